@@ -18,7 +18,7 @@ use nestling_ranks::QueueGroup;
 use nestling_runtime::model::RunnerOptions;
 use nestling_testkit::runners::{Sequence, checkpoint, data, runner, some_tokens};
 
-use crate::harness::{Ranks, within_a_minute};
+use crate::harness::{Ranks, watched};
 
 /// Fault of a rank before one of its exchanges.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,8 +29,8 @@ enum Fault {
     Stall,
 }
 
-/// Timeout of the groups that stall.
-const TIMEOUT: Duration = Duration::from_secs(1);
+/// Timeout of the groups that stall. A busy machine may keep a rank from its core for a while.
+const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A rank with a fault before its `left`-th exchange from now; negative for none.
 #[derive(Debug)]
@@ -119,7 +119,7 @@ fn with_fault(source: &Arc<dyn ExpertSource>, rank: usize, fault: Fault) -> (Ran
 
 #[test]
 fn a_failure_at_any_exchange_fails_the_step_on_all_ranks_and_no_later_one() {
-    within_a_minute(|| {
+    watched(|| {
         let source = checkpoint(&data("tiny-qwen3-moe"));
         let mut alone = runner(Cpu::new(1), &source, &RunnerOptions::default());
         let expected = last_logits(&mut alone).unwrap().logits;
@@ -139,7 +139,7 @@ fn a_failure_at_any_exchange_fails_the_step_on_all_ranks_and_no_later_one() {
 
 #[test]
 fn a_cancelled_step_ends_on_all_ranks() {
-    within_a_minute(|| {
+    watched(|| {
         let source = checkpoint(&data("tiny-qwen3-moe"));
         let mut ranks = Ranks::new(&source, &RunnerOptions::default(), 3);
         let expected = last_logits(ranks.lead()).unwrap().logits;
@@ -157,7 +157,7 @@ fn a_cancelled_step_ends_on_all_ranks() {
 
 #[test]
 fn a_stalled_rank_is_lost_at_any_exchange_and_no_rank_waits_for_ever() {
-    within_a_minute(|| {
+    watched(|| {
         let source = checkpoint(&data("tiny-qwen3-moe"));
         let mut ranks = Ranks::new(&source, &RunnerOptions::default(), 3);
         let exchanges = exchanges_of_a_step(&mut ranks);

@@ -84,13 +84,13 @@ pub fn source(store: &Arc<Store>) -> Arc<dyn ExpertSource> {
     Arc::new(StoreSource::owned(Arc::clone(store), None).unwrap())
 }
 
-/// Fails if `work` takes longer than a minute: a fault must never leave a rank waiting.
-pub fn within_a_minute<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+/// Fails if `work` takes longer than five minutes: a fault must never leave a rank waiting.
+pub fn watched<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     let (sender, receiver) = channel();
     let thread = thread::spawn(move || {
         let _ = sender.send(work());
     });
-    match receiver.recv_timeout(Duration::from_secs(60)) {
+    match receiver.recv_timeout(Duration::from_secs(300)) {
         Ok(result) => result,
         Err(_) if thread.is_finished() => std::panic::resume_unwind(thread.join().unwrap_err()),
         Err(_) => panic!("a rank waits for ever"),

@@ -16,7 +16,7 @@ use nestling_runtime::{
 };
 use nestling_testkit::models::common::store_path;
 
-use crate::harness::within_a_minute;
+use crate::harness::watched;
 
 const PROMPT: &str = "The captain said";
 
@@ -46,7 +46,7 @@ fn alone(options: &ModelOptions) -> Model {
 
 #[test]
 fn the_bundled_model_says_the_same_over_ranks() {
-    within_a_minute(|| {
+    watched(|| {
         let options = ModelOptions { context_length: Some(64), ..ModelOptions::default() };
         let alone = alone(&options);
         let expected = text(&alone);
@@ -63,7 +63,7 @@ fn the_bundled_model_says_the_same_over_ranks() {
 
 #[test]
 fn streamed_ranks_share_one_budget_and_give_it_back() {
-    within_a_minute(|| {
+    watched(|| {
         let residence = Residence::Streamed;
         let options =
             ModelOptions { context_length: Some(64), residence, ..ModelOptions::default() };
@@ -88,7 +88,7 @@ fn streamed_ranks_share_one_budget_and_give_it_back() {
 
 #[test]
 fn a_session_moves_from_one_rank_to_several() {
-    within_a_minute(|| {
+    watched(|| {
         let options = ModelOptions { context_length: Some(64), ..ModelOptions::default() };
         let alone = alone(&options);
         let two = GenerateOptions { max_tokens: Some(8), ..GenerateOptions::greedy() };
@@ -105,7 +105,7 @@ fn a_session_moves_from_one_rank_to_several() {
 
 #[test]
 fn an_impossible_number_of_ranks_or_budget_is_refused() {
-    within_a_minute(|| {
+    watched(|| {
         let options = ModelOptions::default();
         for ranks in [0, 65] {
             let error = open(&engine(None), &options, ranks).unwrap_err();
