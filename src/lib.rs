@@ -51,6 +51,7 @@
 //! | `guide` | outputs that follow a JSON schema, a regular expression or a grammar |
 //! | `wgpu` | GPUs through Vulkan, Metal and Direct3D 12 |
 //! | `cuda` | NVIDIA GPUs through the CUDA driver, which is loaded at run time |
+//! | `mpi` | ranks that are processes; needs an installed MPI to build |
 
 mod builder;
 mod device;

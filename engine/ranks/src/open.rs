@@ -139,10 +139,13 @@ impl Follower {
 /// Memory of one rank in bytes.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct RankMemory {
+    /// Weights and experts that [`ModelParts::weight_bytes`] counts.
+    held: u64,
+    /// Reservation for streamed experts.
+    reserved: u64,
     weights: u64,
-    held_experts: u64,
-    expert_budget: u64,
     experts: u64,
+    all_experts: u64,
     kv: u64,
     scratch: u64,
     program: u64,
@@ -152,14 +155,15 @@ impl RankMemory {
     fn of(parts: &ModelParts) -> Self {
         // Default: resident experts have no budget of their own.
         let reserved = parts.experts.as_ref().map_or(0, Reservation::bytes);
-        let weights = parts.weight_bytes;
+        let held = parts.weight_bytes;
         // Default: a model opened from a source has a plan.
-        let Some(plan) = &parts.plan else { return Self { weights, ..Self::default() } };
+        let Some(plan) = &parts.plan else { return Self { held, reserved, ..Self::default() } };
         Self {
-            weights,
-            held_experts: reserved,
-            expert_budget: plan.expert_bytes,
-            experts: plan.expert_bytes_total,
+            held,
+            reserved,
+            weights: plan.weight_bytes,
+            experts: plan.expert_bytes,
+            all_experts: plan.expert_bytes_total,
             kv: plan.kv_bytes,
             scratch: plan.scratch_bytes,
             program: plan.program_bytes,
@@ -183,16 +187,14 @@ fn take_over(
 ) -> Result<ModelParts, EngineError> {
     group.all_gather(&[], &mut Vec::new())?;
     let sum = |of: fn(&RankMemory) -> u64| ranks.iter().map(of).sum::<u64>();
-    parts.weight_bytes = sum(|rank| rank.weights);
+    parts.weight_bytes = sum(|rank| rank.held);
     if let Some(experts) = &mut parts.experts {
-        experts.resize(sum(|rank| rank.held_experts))?;
+        experts.resize(sum(|rank| rank.reserved))?;
     }
     if let Some(plan) = &mut parts.plan {
-        let own = plan.weight_bytes;
-        let others = sum(|rank| rank.weights - rank.expert_budget);
-        plan.weight_bytes = others.max(own);
-        plan.expert_bytes = sum(|rank| rank.expert_budget);
-        plan.expert_bytes_total = sum(|rank| rank.experts);
+        plan.weight_bytes = sum(|rank| rank.weights);
+        plan.expert_bytes = sum(|rank| rank.experts);
+        plan.expert_bytes_total = sum(|rank| rank.all_experts);
         plan.kv_bytes = sum(|rank| rank.kv);
         plan.scratch_bytes = sum(|rank| rank.scratch);
         plan.program_bytes = sum(|rank| rank.program);

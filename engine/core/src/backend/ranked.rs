@@ -183,11 +183,6 @@ impl<E> RankEncoder<E> {
         Self { encoder, link }
     }
 
-    /// Returns the wrapped encoder.
-    pub fn inner(&mut self) -> &mut E {
-        &mut self.encoder
-    }
-
     fn beat(&self) {
         if let Some(link) = &self.link {
             link.group.beat();

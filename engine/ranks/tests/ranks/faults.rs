@@ -92,11 +92,15 @@ impl Group for Faulty {
 
 /// Computes the logits of the last of some tokens in one step.
 fn last_logits(runner: &mut dyn ModelRunner) -> Result<StepOutput, EngineError> {
+    step(runner, &CancelToken::new())
+}
+
+fn step(runner: &mut dyn ModelRunner, cancel: &CancelToken) -> Result<StepOutput, EngineError> {
     let mut allocator = PageAllocator::new(runner.limits().pages as u32);
     let (mut sequence, mut batch) = (Sequence::new(Level::L8), Batch::default());
     let tokens = some_tokens(9, runner.limits().vocab_size, 7);
     sequence.push(&tokens, |at| at == tokens.len() - 1, &mut batch, &mut allocator);
-    runner.step_blocking(&batch, &CancelToken::new())
+    runner.step_blocking(&batch, cancel)
 }
 
 fn exchanges_of_a_step(ranks: &mut Ranks) -> i64 {
@@ -145,10 +149,7 @@ fn a_cancelled_step_ends_on_all_ranks() {
         let expected = last_logits(ranks.lead()).unwrap().logits;
         let cancel = CancelToken::new();
         cancel.cancel();
-        let mut batch = Batch::default();
-        let mut allocator = PageAllocator::new(ranks.lead().limits().pages as u32);
-        Sequence::new(Level::L8).push(&[1, 2, 3], |_| true, &mut batch, &mut allocator);
-        let error = ranks.lead().step_blocking(&batch, &cancel).unwrap_err();
+        let error = step(ranks.lead(), &cancel).unwrap_err();
         assert!(matches!(error, EngineError::Cancelled), "{error}");
         assert_eq!(last_logits(ranks.lead()).unwrap().logits, expected);
         assert!(ranks.close().iter().all(Result::is_ok));

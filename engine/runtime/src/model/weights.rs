@@ -24,6 +24,7 @@ use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_experts::expert::{ExpertCache, expert_biases};
 use nestling_experts::expert::{ExpertSource, GroupsAhead, Matrices};
 use nestling_experts::reads::ReadOptions;
+use nestling_experts::residency::Placement;
 
 /// Epsilon added to the squared L2 norm of a DeltaNet layer's queries and keys.
 const UNIT_EPS: f32 = 1e-6;
@@ -178,14 +179,16 @@ impl<B: Backend> Loader<'_, B> {
         progress: Progress<'_>,
     ) -> Result<(Weights<B>, ExpertCache<B>), EngineError> {
         let config = self.source.config().clone();
+        let placement = self.source.placement(self.backend.share());
         let mut experts = Vec::new();
         let embedding = Rows::Held;
         let weights =
             self.parts(embedding, cancel, progress, &mut |loader, layer, feed_forward| {
-                experts.push(loader.experts(&config, layer, feed_forward, cancel)?);
+                let loaded = loader.experts(&config, layer, feed_forward, &placement, cancel)?;
+                experts.push(loaded);
                 Ok(())
             })?;
-        Ok((weights, ExpertCache::resident(experts, self.source.placement(self.backend.share()))))
+        Ok((weights, ExpertCache::resident(experts, placement)))
     }
 
     /// Loads all weights except the experts. The embedding stays in the store if it can be read by rows.
@@ -544,13 +547,13 @@ impl<B: Backend> Loader<'_, B> {
         config: &ModelConfig,
         layer: u32,
         feed_forward: FeedForwardConfig,
+        placement: &Placement,
         cancel: &CancelToken,
     ) -> Result<Vec<Option<FeedForward<B>>>, EngineError> {
         let FeedForwardConfig::Moe { num_experts, moe_intermediate_size, .. } = feed_forward else {
             return Ok(Vec::new());
         };
         let count = u32::try_from(num_experts).unwrap_or(u32::MAX);
-        let placement = self.source.placement(self.backend.share());
         let held: Vec<u32> = (0..count).filter(|expert| placement.holds(layer, *expert)).collect();
         let groups = self.source.experts(layer, &held, self.threads, cancel)?;
         let (hidden, intermediate) = (config.hidden_size, moe_intermediate_size);
