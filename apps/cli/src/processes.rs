@@ -22,6 +22,7 @@ static JOINED: Mutex<Option<MpiRank>> = Mutex::new(None);
 /// # Errors
 /// Fails as [`open_on_processes`] does.
 #[cfg(feature = "mpi")]
+#[expect(clippy::exit, reason = "a rank that has served rank 0 has no command to run")]
 pub fn open(
     engine: &Engine,
     source: ModelSource,
