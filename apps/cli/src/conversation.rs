@@ -95,7 +95,7 @@ impl Transcript {
             serde_json::from_value(listed.take()).map_err(|error| wrong(error.to_string()))?;
         let leads = messages.first().is_some_and(|first| first.role == Role::System);
         let system = leads.then(|| messages.remove(0)).and_then(|message| message.content);
-        Ok(Self { system: system.map(|content| content.text()), messages })
+        Ok(Self { system: system.map(|content| content.text().into_owned()), messages })
     }
 }
 

@@ -448,8 +448,17 @@ def test_every_public_item_has_help() -> None:
 
 
 def test_a_misspelled_option_of_open_async_is_a_type_error() -> None:
+    misspelled: Any = {"context_lenght": 512}
     with pytest.raises(TypeError, match="context_lenght"):
-        asyncio.run(nestling.open_async(BUNDLED, context_lenght=512))
+        asyncio.run(nestling.open_async(BUNDLED, **misspelled))
+    expected = set(inspect.signature(nestling.open).parameters) - {"path", "progress"}
+    assert set(inspect.get_annotations(nestling.OpenOptions)) == expected
+
+
+def test_a_tool_choice_that_does_not_exist_is_named(model: nestling.Model) -> None:
+    chat = model.chat(tools=[{"type": "function", "function": {"name": "clock"}}])
+    with pytest.raises(nestling.CallerError, match=r"expected a tool of the conversation, found `nope`"):
+        chat.send("Now?", tool_choice="nope")
 
 
 def test_invalid_tools_are_refused_by_name(model: nestling.Model) -> None:

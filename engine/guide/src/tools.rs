@@ -86,7 +86,11 @@ impl ToolGuide {
         }
         if all.is_empty() || choice == ToolChoice::None {
             let expected = "a tool of the conversation";
-            let found = format!("{choice:?}");
+            let found = match &choice {
+                ToolChoice::Named(name) => format!("`{name}`"),
+                ToolChoice::None => "`none`".into(),
+                ToolChoice::Auto | ToolChoice::Required => "a conversation without tools".into(),
+            };
             return Err(GuideError::Invalid {
                 what: "the choice of tools".into(),
                 expected,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::sync::whole;
-use nestling_formats::memory::OutOfMemory;
+use nestling_formats::memory::{OutOfMemory, try_to_string};
 use nestling_text::{EncodeOptions, RenderedChat, TextError, Tokenizer};
 
 /// Maximum length in bytes of a text encoded on the caller's thread. Such a text takes a few milliseconds.
@@ -52,7 +52,8 @@ impl EncodeWorker {
             return tokens.map_err(text_error);
         }
         tokenizer.check_text(text).map_err(text_error)?;
-        let (tokenizer, text) = (tokenizer.clone(), text.to_owned());
+        let tokenizer = tokenizer.clone();
+        let text = try_to_string("the text to encode", text)?;
         self.run(cancel, move |stopped| tokenizer.encode_until(&text, options, stopped))
     }
 
@@ -67,7 +68,7 @@ impl EncodeWorker {
             let tokens = chat.tokens_until(tokenizer, &|| cancel.is_cancelled());
             return tokens.map_err(text_error);
         }
-        let (tokenizer, chat) = (tokenizer.clone(), chat.clone());
+        let (tokenizer, chat) = (tokenizer.clone(), chat.try_clone().map_err(text_error)?);
         self.run(cancel, move |stopped| chat.tokens_until(&tokenizer, stopped))
     }
 

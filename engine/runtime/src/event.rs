@@ -229,7 +229,7 @@ impl Stats {
 /// Appends the output of a continuation to a message.
 fn add(said: &mut Message, more: Message) {
     let texts = [&said.content, &more.content].into_iter().flatten().map(MessageContent::text);
-    let texts: Vec<String> = texts.collect();
+    let texts: Vec<_> = texts.collect();
     said.content = (!texts.is_empty()).then(|| texts.concat().into());
     let thoughts: Vec<_> = said.reasoning.take().into_iter().chain(more.reasoning).collect();
     said.reasoning = (!thoughts.is_empty()).then(|| thoughts.concat());

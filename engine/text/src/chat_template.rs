@@ -62,6 +62,18 @@ impl RenderedChat {
         }
     }
 
+    /// Copies the prompt.
+    ///
+    /// # Errors
+    /// [`TextError::OutOfMemory`] if the allocation fails.
+    pub fn try_clone(&self) -> Result<Self, TextError> {
+        let (mut text, bytes) = (String::new(), self.text.len());
+        let reserved = text.try_reserve_exact(bytes);
+        reserved.map_err(|_| TextError::OutOfMemory { bytes: bytes as u64 })?;
+        text.push_str(&self.text);
+        Ok(Self { text, marker: self.marker })
+    }
+
     /// Returns a lower bound on the number of tokens of the prompt; see [`Tokenizer::least_tokens`].
     pub fn least_tokens(&self, tokenizer: &Tokenizer) -> usize {
         let ascii = self.text.bytes().filter(u8::is_ascii).count();

@@ -1,6 +1,8 @@
 //! Tools for chat templates that have no place for them: a description in the system message, and calls and
 //! results as text between the tags of Hermes 2 Pro.
 
+use std::borrow::Cow;
+
 use serde_json::json;
 
 use super::messages::{Message, MessageContent, Role, ToolCall, ToolSchema};
@@ -99,7 +101,7 @@ fn call_text(call: &ToolCall) -> String {
     json!({ "name": call.name, "arguments": call.arguments }).to_string()
 }
 
-fn text_of(message: &Message) -> String {
+fn text_of(message: &Message) -> Cow<'_, str> {
     // Default: absent content is empty.
     message.content.as_ref().map(MessageContent::text).unwrap_or_default()
 }

@@ -1,6 +1,8 @@
 //! Conversation types, with the field names of the OpenAI chat API, which chat templates use too. The JSON
 //! reader is in `wire.rs`.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
@@ -62,14 +64,17 @@ pub enum MessageContent {
 
 impl MessageContent {
     /// Returns the whole text. Several parts are joined with line breaks.
-    pub fn text(&self) -> String {
+    pub fn text(&self) -> Cow<'_, str> {
         match self {
-            Self::Text(text) => text.clone(),
-            Self::Parts(parts) => {
-                let texts: Vec<&str> =
-                    parts.iter().map(|ContentPart::Text { text }| text.as_str()).collect();
-                texts.join("\n")
-            }
+            Self::Text(text) => text.into(),
+            Self::Parts(parts) => match parts.as_slice() {
+                [ContentPart::Text { text }] => text.into(),
+                parts => {
+                    let texts: Vec<&str> =
+                        parts.iter().map(|ContentPart::Text { text }| text.as_str()).collect();
+                    texts.join("\n").into()
+                }
+            },
         }
     }
 }

@@ -74,6 +74,17 @@ pub fn try_to_vec<T: Clone>(what: &'static str, items: &[T]) -> Result<Vec<T>, O
     Ok(copy)
 }
 
+/// Copies a text into a new string.
+///
+/// # Errors
+/// [`OutOfMemory`] if the allocation fails.
+pub fn try_to_string(what: &'static str, text: &str) -> Result<String, OutOfMemory> {
+    let mut copy = String::new();
+    copy.try_reserve_exact(text.len()).map_err(|_| OutOfMemory::of::<u8>(what, text.len()))?;
+    copy.push_str(text);
+    Ok(copy)
+}
+
 #[cfg(test)]
 mod tests {
     use super::{OutOfMemory, try_filled, try_reserve, try_to_vec, try_with_capacity, try_zeroed};

@@ -37,7 +37,7 @@ from ._events import (
     ToolCallStart,
     Usage,
 )
-from ._model import Chat, Engine, Message, Model, Session, Status, ToolLike, open, open_async
+from ._model import Chat, Engine, Message, Model, OpenOptions, Session, Status, ToolLike, open, open_async
 from ._numbers import Likelihood
 from ._options import Options
 from ._schema import Tool, schema_of, tool
@@ -61,6 +61,7 @@ __all__ = [
     "NestlingError",
     "NoDeviceError",
     "NoRoomError",
+    "OpenOptions",
     "Options",
     "Other",
     "PromptToken",

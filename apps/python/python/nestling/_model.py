@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack
 
 from . import _core, _log
 from ._answer import Answer, whole
@@ -34,6 +34,8 @@ Message: TypeAlias = Mapping[str, Any]
 #: A function, what `tool` made of one, or a tool as in the OpenAI API.
 ToolLike: TypeAlias = Callable[..., Any] | Tool | Mapping[str, Any]
 Residence: TypeAlias = Literal["auto", "owned", "streamed", "lazy"]
+KvDtype: TypeAlias = Literal["f16", "f32", "int8"]
+Level: TypeAlias = Literal[2, 3, 4, 6, 8]
 
 
 @dataclass(frozen=True)
@@ -73,8 +75,8 @@ def open(
     threads: int | None = None,
     context_length: int | None = None,
     kv_tokens: int | None = None,
-    kv_dtype: Literal["f16", "f32", "int8"] | None = None,
-    level: Literal[2, 3, 4, 6, 8] | None = None,
+    kv_dtype: KvDtype | None = None,
+    level: Level | None = None,
     residence: Residence | None = None,
     engine: Engine | None = None,
     progress: Progress = None,
@@ -96,11 +98,30 @@ def open(
     return _open(path, told, progress, _core.CancelToken())
 
 
+class OpenOptions(TypedDict, total=False):
+    """The options of `open_async`, which `open` describes."""
+
+    device: str | None
+    memory_budget: float | None
+    device_budget: int | None
+    weight_budget: int | None
+    threads: int | None
+    context_length: int | None
+    kv_tokens: int | None
+    kv_dtype: KvDtype | None
+    level: Level | None
+    residence: Residence | None
+    engine: Engine | None
+
+
 async def open_async(
-    path: str | os.PathLike[str] | None = None, *, progress: Progress = None, **options: Any
+    path: str | os.PathLike[str] | None = None,
+    *,
+    progress: Progress = None,
+    **options: Unpack[OpenOptions],
 ) -> Model:
     """As `open`, with the same options, on a thread of its own. A task that is cancelled stops it."""
-    unknown = next((name for name in options if name not in (open.__kwdefaults__ or {})), None)
+    unknown = next((name for name in options if name not in OpenOptions.__annotations__), None)
     if unknown is not None:
         raise TypeError(f"open_async() got an unexpected keyword argument {unknown!r}")
     cancel = _core.CancelToken()

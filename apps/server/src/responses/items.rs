@@ -111,7 +111,7 @@ impl History {
             "developer" => Role::Developer,
             "assistant" => {
                 let message = self.assistant()?;
-                let said = message.content.take().map(|content| content.text() + "\n");
+                let said = message.content.take().map(|content| content.text().into_owned() + "\n");
                 // Default: the message has no text yet.
                 let said = said.unwrap_or_default() + &text;
                 message.content = Some(MessageContent::Text(said));
