@@ -99,7 +99,8 @@ unsafe fn dots<const PLANES: u8>(cell: Cell, table: __m256i, x: &QuantizedGroup)
     for vector in 0..2 {
         let cell = Cell { index: after(cell.index, sums), ..cell };
         // SAFETY: the caller's cell is inside the planes.
-        let indices = unsafe { [0, 1].map(|half| leading::<PLANES>(cell, vector, half)) };
+        let indices =
+            unsafe { [leading::<PLANES>(cell, vector, 0), leading::<PLANES>(cell, vector, 1)] };
         for chunk in 0..4 {
             // SAFETY: there are eight chunks.
             let x = unsafe { broadcast(x, vector * 4 + chunk) };
@@ -135,7 +136,9 @@ fn first_groups<const N: usize>(items: &[[u8; N]], first: usize) -> [[u8; N]; RU
         return *items;
     }
     // Default: groups beyond the last one are unused.
-    std::array::from_fn(|group| items.get(group).copied().unwrap_or([0; N]))
+    let mut out = [[0; N]; RUN];
+    out[..items.len()].copy_from_slice(items);
+    out
 }
 
 impl<'a> Steps<'a> {
@@ -170,9 +173,9 @@ impl<'a> Steps<'a> {
                 _mm256_and_si256(bytes, nibble),
                 _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), nibble),
             ];
-            for (half, low) in halves.into_iter().enumerate() {
+            for half in 0..2 {
                 let mut steps = [[0u8; 8]; RUN];
-                let all = _mm256_or_si256(low, fifth_bits(bits, half));
+                let all = _mm256_or_si256(halves[half], fifth_bits(bits, half));
                 _mm256_storeu_si256(steps.as_mut_ptr().cast(), all);
                 for (steps, out) in steps.iter().zip(out.iter_mut()) {
                     let steps = _mm256_cvtepu8_epi32(_mm_loadl_epi64(steps.as_ptr().cast()));
