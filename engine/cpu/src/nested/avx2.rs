@@ -18,6 +18,7 @@ use super::super::rows::QuantizedGroup;
 use super::{NestedWeights, QuantizedRows, RowList, TileValues};
 
 mod digits;
+mod linear;
 mod row;
 mod wide;
 
@@ -55,7 +56,7 @@ macro_rules! products_for {
             ) {
                 let x = rows.source();
                 if let ($row, [row], [out]) = (true, rows.rows(), &mut *out) {
-                    let of_row = row::tile(weights);
+                    let of_row = row::tile(weights, tile);
                     // SAFETY: guaranteed by the caller.
                     return unsafe { of_row(weights, tile, x.row(*row as usize), out) };
                 }

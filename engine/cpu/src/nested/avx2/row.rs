@@ -9,9 +9,10 @@ use std::arch::x86_64::*;
 use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
 
-use super::super::{NestedWeights, TileValues};
+use super::super::{LinearTable, NestedWeights, TileValues};
 use super::OCTAVE;
 use super::digits::{Cell, MERGED, P3, SPLIT, TWO, leading};
+use super::linear::{self, Linear};
 use super::wide::{self, Formula};
 use crate::planes::avx2::{after, broadcast, multiply_add};
 use crate::planes::{CodePlanes, MiddlePlanes};
@@ -20,12 +21,23 @@ use crate::rows::QuantizedGroup;
 /// Number of groups whose steps are decoded together.
 const RUN: usize = 4;
 
+/// In place of the number of bits in P6 and P8: there are none, and the tile's table has two parts.
+const LINEAR: u8 = 1;
+
 /// A function that computes one tile for one row, given the row's groups.
 pub type RowTile = unsafe fn(&NestedWeights, usize, &[QuantizedGroup], &mut TileValues);
 
-/// Returns the function for some weights. It requires the features of this module, and
+/// Returns the function for a tile of some weights. It requires the features of this module, and
 /// [`super::super::fits`] for a list of the row.
-pub fn tile(weights: &NestedWeights) -> RowTile {
+pub fn tile(weights: &NestedWeights, tile: usize) -> RowTile {
+    if weights.linear_table(tile).is_some() {
+        return match weights.planes.middle {
+            MiddlePlanes::None => product::<TWO, LINEAR>,
+            MiddlePlanes::P3(_) => product::<P3, LINEAR>,
+            MiddlePlanes::Split(..) => product::<SPLIT, LINEAR>,
+            MiddlePlanes::Merged(_) => product::<MERGED, LINEAR>,
+        };
+    }
     let is_merged = !matches!(weights.planes.middle, MiddlePlanes::Split(..));
     match (weights.level, weights.planes.middle) {
         (Level::L6, _) if is_merged => product::<MERGED, 2>,
@@ -43,7 +55,7 @@ pub fn tile(weights: &NestedWeights) -> RowTile {
 ///
 /// # Safety
 /// The machine must have the features, `PLANES` must be those of the weights, `LAST` the number of bits in
-/// their P6 and P8, and [`super::super::fits`] must hold for a list of the row.
+/// their P6 and P8 or [`LINEAR`], and [`super::super::fits`] must hold for a list of the row.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn product<const PLANES: u8, const LAST: u8>(
     weights: &NestedWeights,
@@ -54,6 +66,8 @@ unsafe fn product<const PLANES: u8, const LAST: u8>(
     // SAFETY: the table has 16 bytes.
     let table = unsafe { _mm_loadu_si128(weights.nibble_table(tile).as_ptr().cast()) };
     let table = _mm256_broadcastsi128_si256(table);
+    // Default: unused without such a table.
+    let linear = Linear::new(weights.linear_table(tile).unwrap_or(&LinearTable::ZERO));
     let [p3, p4]: [&[u8]; 2] = match weights.planes.middle {
         MiddlePlanes::None => [&[], &[]],
         MiddlePlanes::P3(plane) | MiddlePlanes::Merged(plane) => [plane, &[]],
@@ -72,6 +86,7 @@ unsafe fn product<const PLANES: u8, const LAST: u8>(
             let (dots, scales) = unsafe {
                 let dots = match LAST {
                     0 => dots::<PLANES>(cell, table, x),
+                    LINEAR => linear::dots::<PLANES>(cell, &linear, x),
                     _ => wide::dots::<PLANES, LAST>(cell, &formula, x),
                 };
                 (dots, halves(scales))
