@@ -57,6 +57,8 @@ pub(super) struct DecodeTables {
     /// Values at levels 2 to 4, for each table, indexed by P2's digit, P3's bit and P4's bit. At level 2 the
     /// index is P2's digit in the two low bits.
     pub nibble: [[i8; 16]; 16],
+    /// The same tables in two parts, where both are small enough.
+    pub linear: [Option<LinearTable>; 16],
     /// Values at levels 6 and 8: value = 128 * (high - 128) + (low - 128), indexed by the code's leading six
     /// bits. At level 8, the code's last two bits are above them in the index, as `d8 << 6`.
     pub high: [u8; 256],
@@ -67,10 +69,42 @@ pub(super) struct DecodeTables {
     pub steps: ScaleSteps,
 }
 
+/// A table in two parts: value = `slope` * index + `rest`[index] - `zero`. Products of indices (up to 15) and of
+/// rests (up to [`LinearTable::MAX_REST`]) with activations add up in 16 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct LinearTable {
+    pub slope: i16,
+    pub rest: [u8; 16],
+    pub zero: i32,
+}
+
+impl LinearTable {
+    /// Maximum of a rest: eight products of it and 127 stay below 2^15.
+    pub const MAX_REST: i16 = 31;
+
+    /// The table whose values are all 0.
+    #[cfg(target_arch = "x86_64")]
+    pub const ZERO: Self = Self { slope: 0, rest: [0; 16], zero: 0 };
+
+    /// Finds the slope with the smallest rests, or returns `None` if they are too large.
+    fn new(values: &[i8]) -> Option<Self> {
+        let rests = |slope| values.iter().zip(0i16..).map(move |(v, i)| i16::from(*v) - slope * i);
+        let bounds = |slope| (rests(slope).min().unwrap_or(0), rests(slope).max().unwrap_or(0));
+        let span = |slope: &i16| bounds(*slope).1 - bounds(*slope).0;
+        let slope = (-127..=127).min_by_key(span).filter(|slope| span(slope) <= Self::MAX_REST)?;
+        let (mut rest, least) = ([0; 16], bounds(slope).0);
+        for (out, value) in rest.iter_mut().zip(rests(slope)) {
+            *out = (value - least) as u8;
+        }
+        Some(Self { slope, rest, zero: -i32::from(least) })
+    }
+}
+
 impl DecodeTables {
     fn new(codec: &NestedCodec, level: Level) -> Self {
         let mut decode = Self {
             nibble: [[0; 16]; 16],
+            linear: [None; 16],
             high: [0; 256],
             low: [0; 256],
             formula: [0; 4],
@@ -85,6 +119,10 @@ impl DecodeTables {
                 let code = if level == Level::L2 { nibble << 6 } else { nibble << 4 };
                 *value = codec.value(level, index, code) as i8;
             }
+        }
+        let indices = if level == Level::L2 { 4 } else { 16 };
+        for (linear, values) in decode.linear.iter_mut().zip(&decode.nibble) {
+            *linear = LinearTable::new(&values[..indices]);
         }
         decode
     }
@@ -186,6 +224,12 @@ impl<'a> NestedWeights<'a> {
     /// Returns the table of a tile.
     pub(super) fn nibble_table(&self, tile: usize) -> &[i8; 16] {
         &self.decode.nibble[usize::from(self.tile_tables[tile] & 15)]
+    }
+
+    /// Returns the table of a tile in two parts, if it has them.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) fn linear_table(&self, tile: usize) -> Option<&LinearTable> {
+        self.decode.linear[usize::from(self.tile_tables[tile] & 15)].as_ref()
     }
 
     /// Returns the steps of 16 rows in one group.

@@ -18,6 +18,7 @@ use super::super::rows::QuantizedGroup;
 use super::{NestedWeights, QuantizedRows, RowList, TileValues};
 
 mod digits;
+mod linear;
 mod row;
 mod wide;
 
@@ -55,7 +56,7 @@ macro_rules! products_for {
             ) {
                 let x = rows.source();
                 if let ($row, [row], [out]) = (true, rows.rows(), &mut *out) {
-                    let of_row = row::tile(weights);
+                    let of_row = row::tile(weights, tile);
                     // SAFETY: guaranteed by the caller.
                     return unsafe { of_row(weights, tile, x.row(*row as usize), out) };
                 }
@@ -88,9 +89,10 @@ macro_rules! products_for {
                 // SAFETY: both arrays are as long as the loads.
                 let (units, table) = unsafe {
                     let table = _mm_loadu_si128(weights.nibble_table(tile).as_ptr().cast());
-                    let half = |i: usize| _mm256_loadu_ps(units[8 * i..].as_ptr());
                     let table = _mm_xor_si128(table, _mm_set1_epi8($flip));
-                    ([half(0), half(1)], _mm256_broadcastsi128_si256(table))
+                    let units =
+                        [_mm256_loadu_ps(units.as_ptr()), _mm256_loadu_ps(units[8..].as_ptr())];
+                    (units, _mm256_broadcastsi128_si256(table))
                 };
                 let mut values = Group::zero();
                 let mut sums = [[_mm256_setzero_ps(); 2]; T];
@@ -185,7 +187,8 @@ unsafe fn scales(weights: &NestedWeights, cell: usize, units: [__m256; 2]) -> [_
     let nibbles = _mm256_cvtepu8_epi32(nibbles);
     let halves =
         [_mm256_and_si256(nibbles, _mm256_set1_epi32(15)), _mm256_srli_epi32::<4>(nibbles)];
-    std::array::from_fn(|half| {
+    let mut out = units;
+    for half in 0..2 {
         let bit = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
         let set = _mm256_and_si256(_mm256_set1_epi32(i32::from(high[half])), bit);
         let upper = _mm256_and_si256(_mm256_cmpeq_epi32(set, bit), _mm256_set1_epi32(16));
@@ -194,8 +197,9 @@ unsafe fn scales(weights: &NestedWeights, cell: usize, units: [__m256; 2]) -> [_
         let octave = _mm256_sll_epi32(_mm256_srli_epi32::<3>(step), eight_steps);
         let zero = _mm256_cmpeq_epi32(step, _mm256_set1_epi32(31));
         let factor = _mm256_andnot_si256(zero, _mm256_sub_epi32(fraction, octave));
-        _mm256_mul_ps(units[half], _mm256_castsi256_ps(factor))
-    })
+        out[half] = _mm256_mul_ps(units[half], _mm256_castsi256_ps(factor));
+    }
+    out
 }
 
 /// Decodes levels 6 and 8: value = mulhrs(x, alpha_a + mulhrs(|x|, alpha_b)) with x = 2048 * (four leading
@@ -203,14 +207,6 @@ unsafe fn scales(weights: &NestedWeights, cell: usize, units: [__m256; 2]) -> [_
 #[inline]
 #[target_feature(enable = "avx2")]
 unsafe fn decode_wide(weights: &NestedWeights, cell: usize, out: &mut Group) {
-    let [alpha_a, alpha_b, beta, bias] = weights.decode.formula.map(|v| _mm256_set1_epi16(v));
-    let value = |code: __m256i| {
-        let upper = _mm256_slli_epi16::<7>(_mm256_and_si256(code, _mm256_set1_epi16(0xf0)));
-        let lower = _mm256_mullo_epi16(_mm256_and_si256(code, _mm256_set1_epi16(15)), beta);
-        let x = _mm256_sub_epi16(_mm256_add_epi16(upper, lower), bias);
-        let slope = _mm256_mulhrs_epi16(_mm256_abs_epi16(x), alpha_b);
-        _mm256_mulhrs_epi16(x, _mm256_add_epi16(slope, alpha_a))
-    };
     for vector in 0..2 {
         for half in 0..2 {
             // SAFETY: the caller's `cell` is inside the planes.
@@ -224,14 +220,27 @@ unsafe fn decode_wide(weights: &NestedWeights, cell: usize, out: &mut Group) {
                 };
                 (p2, middle(&weights.planes, cell, vector, half), p6, p8)
             };
-            let pairs = nibbles(p2, digits).into_iter().zip(nibbles(p6, p8));
-            for (i, (upper, lower)) in pairs.enumerate() {
-                let code = _mm256_or_si256(_mm256_slli_epi16::<4>(upper), lower);
-                out.even[vector * 4 + i][half] = value(code);
-                out.odd[vector * 4 + i][half] = value(_mm256_srli_epi16::<8>(code));
+            let (upper, lower) = (nibbles(p2, digits), nibbles(p6, p8));
+            for i in 0..4 {
+                let code = _mm256_or_si256(_mm256_slli_epi16::<4>(upper[i]), lower[i]);
+                out.even[vector * 4 + i][half] = formula(weights, code);
+                out.odd[vector * 4 + i][half] = formula(weights, _mm256_srli_epi16::<8>(code));
             }
         }
     }
+}
+
+/// Returns the values of codes in the low bytes of 16-bit lanes.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn formula(weights: &NestedWeights, code: __m256i) -> __m256i {
+    let [alpha_a, alpha_b, beta, bias] = weights.decode.formula;
+    let upper = _mm256_slli_epi16::<7>(_mm256_and_si256(code, _mm256_set1_epi16(0xf0)));
+    let lower = _mm256_and_si256(code, _mm256_set1_epi16(15));
+    let lower = _mm256_mullo_epi16(lower, _mm256_set1_epi16(beta));
+    let x = _mm256_sub_epi16(_mm256_add_epi16(upper, lower), _mm256_set1_epi16(bias));
+    let slope = _mm256_mulhrs_epi16(_mm256_abs_epi16(x), _mm256_set1_epi16(alpha_b));
+    _mm256_mulhrs_epi16(x, _mm256_add_epi16(slope, _mm256_set1_epi16(alpha_a)))
 }
 
 #[inline]

@@ -203,9 +203,9 @@ unsafe fn products<const LEVEL: u8, const MIDDLE: u8, const T: usize, const LANE
             }
         }
     }
-    for (out, sum) in out.iter_mut().zip(sums) {
+    for (out, sum) in out.iter_mut().zip(&sums) {
         // SAFETY: `out` has 16 floats.
-        unsafe { _mm512_storeu_ps(out.as_mut_ptr(), sum) };
+        unsafe { _mm512_storeu_ps(out.as_mut_ptr(), *sum) };
     }
 }
 

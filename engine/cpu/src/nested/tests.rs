@@ -22,12 +22,20 @@ struct Planes {
 fn random_matrix(rows: usize, cols: usize, seed: u64) -> Planes {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     let mut below = move |n: u64| random.next_u64() % n;
-    let mut value = |_| (below(255) as i16 - 127) as i8;
+    // Every other table is nearly a straight line.
+    let mut value = |index: usize, is_line: bool, slope: i16| {
+        let number = |n: u64| n as i16 - 127;
+        if is_line {
+            (slope * index as i16 + number(below(16))) as i8
+        } else {
+            number(below(255)) as i8
+        }
+    };
     let tables = (0..16)
-        .map(|_| NestedTables {
-            t2: std::array::from_fn(&mut value),
-            t3: std::array::from_fn(&mut value),
-            t4: std::array::from_fn(&mut value),
+        .map(|table| NestedTables {
+            t2: std::array::from_fn(|i| value(i, table % 2 == 0, 4 * table)),
+            t3: std::array::from_fn(|i| value(i, table % 2 == 0, 2 * table)),
+            t4: std::array::from_fn(|i| value(i, table % 2 == 0, table)),
         })
         .collect();
     let alpha_a = 1 + below(16384) as u16;
@@ -181,15 +189,19 @@ fn compare(kernels: &Kernels, weights: &NestedWeights, list: RowList, wanted: &[
 
 #[test]
 fn the_largest_sums_do_not_overflow() {
+    // The largest rests beside the largest indices.
+    let zigzag = |index: usize, slope: usize| (slope * index + 31 * (index % 2)) as i8 - 64;
+    let lines = NestedTables {
+        t2: std::array::from_fn(|i| zigzag(i, 0)),
+        t3: std::array::from_fn(|i| zigzag(i, 0)),
+        t4: std::array::from_fn(|i| zigzag(i, 6)),
+    };
+    let largest = NestedTables { t2: [127; 4], t3: [-127; 8], t4: [127; 16] };
     // All codes at one end and all activations at +-127 give the largest products.
-    for code in [0u8, 255] {
+    for (code, values) in [(0u8, &largest), (255, &largest), (0, &lines), (255, &lines)] {
         let mut planes = random_matrix(16, 64, 3);
         planes.codec.beta_q = 32;
-        for tables in &mut planes.codec.tables {
-            tables.t2.fill(127);
-            tables.t3.fill(-127);
-            tables.t4.fill(127);
-        }
+        planes.codec.tables.fill(*values);
         let codes = planes.view(false).base_parts().unwrap().codes.clone();
         planes.planes[0][codes].fill(code);
         planes.planes[1..].iter_mut().for_each(|plane| plane.fill(code));
@@ -214,6 +226,30 @@ fn the_largest_sums_do_not_overflow() {
             }
         }
     }
+}
+
+#[test]
+fn a_table_in_two_parts_has_the_same_values() {
+    let mut found = 0;
+    for seed in 0..8 {
+        let tables = CodecTables::new(&random_matrix(16, 32, seed).codec);
+        for (level, decode) in tables.levels.iter().enumerate().take(3) {
+            for (values, linear) in decode.nibble.iter().zip(&decode.linear) {
+                let Some(LinearTable { slope, rest, zero }) = *linear else { continue };
+                found += 1;
+                let indices = if level == 0 { 4 } else { 16 };
+                for index in 0..indices {
+                    assert!(rest[index] <= 31, "{rest:?}");
+                    let value = i32::from(slope) * index as i32 + i32::from(rest[index]) - zero;
+                    assert_eq!(value, i32::from(values[index]), "level {level} index {index}");
+                }
+            }
+        }
+    }
+    assert!(found > 8 * 3 * 6, "{found}");
+    let zigzag = |size| std::array::from_fn::<i8, 16, _>(|i| if i % 2 == 0 { 0 } else { size });
+    assert_eq!(LinearTable::new(&zigzag(31)).unwrap().rest, zigzag(31).map(|rest| rest as u8));
+    assert_eq!(LinearTable::new(&zigzag(32)), None);
 }
 
 #[test]

@@ -127,8 +127,8 @@ pub unsafe fn lookup_nibbles(
                 // SAFETY: as above.
                 nibbles(p2, unsafe { middle(planes, cell, vector, half) })
             };
-            for (i, index) in indices.into_iter().enumerate() {
-                out[vector * 4 + i][half] = _mm256_shuffle_epi8(table, index);
+            for i in 0..4 {
+                out[vector * 4 + i][half] = _mm256_shuffle_epi8(table, indices[i]);
             }
         }
     }

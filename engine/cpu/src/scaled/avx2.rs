@@ -255,6 +255,7 @@ fn pair_dots<const MODE: usize, const SUBS: usize>(
 /// Computes the same sums as [`pair_dots`] with VNNI, for any bytes.
 #[inline]
 #[target_feature(enable = "avx2,avxvnni")]
+#[expect(clippy::needless_range_loop, reason = "indices name chunks and halves")]
 fn vnni_dots<const MODE: usize, const SUBS: usize>(
     values: &HalfTiles,
     x: &QuantizedGroup,
@@ -264,8 +265,8 @@ fn vnni_dots<const MODE: usize, const SUBS: usize>(
     for chunk in sub * count..(sub + 1) * count {
         // SAFETY: there are eight chunks.
         let x = unsafe { broadcast(x, chunk) };
-        for (sum, values) in sums.iter_mut().zip(values[chunk]) {
-            *sum = _mm256_dpbusd_avx_epi32(*sum, values, x);
+        for half in 0..2 {
+            sums[half] = _mm256_dpbusd_avx_epi32(sums[half], values[chunk][half], x);
         }
     }
     sums

@@ -191,14 +191,12 @@ fn starts_of_row<const SUBS: usize>(x: &QuantizedGroup) -> [__m512i; 2] {
     if SUBS == 1 {
         return [all; 2];
     }
-    let (offset, words) = (_mm512_set1_epi8(-128), x.values.as_chunks::<4>().0);
+    let (offset, words): (_, *const i32) = (_mm512_set1_epi8(-128), x.values.as_ptr().cast());
     let mut first = _mm512_setzero_si512();
-    for word in &words[..4] {
-        first = _mm512_dpbusd_epi32(
-            first,
-            offset,
-            _mm512_set1_epi32(i32::from_le_bytes(word.map(|x| x as u8))),
-        );
+    for chunk in 0..4 {
+        // SAFETY: there are eight chunks of four bytes.
+        let word = _mm512_set1_epi32(unsafe { words.add(chunk).read_unaligned() });
+        first = _mm512_dpbusd_epi32(first, offset, word);
     }
     [_mm512_sub_epi32(_mm512_setzero_si512(), first), _mm512_add_epi32(all, first)]
 }

@@ -32,12 +32,16 @@ pub unsafe fn leading<const PLANES: u8>(cell: Cell, vector: usize, half: usize) 
     // SAFETY: the caller's cell is inside the planes.
     unsafe {
         let p2 = load(p2, index * 2 + vector, half);
-        let upper = || _mm256_slli_epi16::<1>(spread(load(p3, index, half), vector));
-        match PLANES {
-            TWO => two_bits(p2),
-            P3 => nibbles(p2, upper()),
-            SPLIT => nibbles(p2, _mm256_or_si256(upper(), spread(load(p4, index, half), vector))),
-            _ => nibbles(p2, load(p3, index * 2 + vector, half)),
+        if PLANES == TWO {
+            return two_bits(p2);
         }
+        if PLANES == MERGED {
+            return nibbles(p2, load(p3, index * 2 + vector, half));
+        }
+        let mut middle = _mm256_slli_epi16::<1>(spread(load(p3, index, half), vector));
+        if PLANES == SPLIT {
+            middle = _mm256_or_si256(middle, spread(load(p4, index, half), vector));
+        }
+        nibbles(p2, middle)
     }
 }

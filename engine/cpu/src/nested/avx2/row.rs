@@ -9,9 +9,10 @@ use std::arch::x86_64::*;
 use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
 
-use super::super::{NestedWeights, TileValues};
+use super::super::{LinearTable, NestedWeights, TileValues};
 use super::OCTAVE;
 use super::digits::{Cell, MERGED, P3, SPLIT, TWO, leading};
+use super::linear::{self, Linear};
 use super::wide::{self, Formula};
 use crate::planes::avx2::{after, broadcast, multiply_add};
 use crate::planes::{CodePlanes, MiddlePlanes};
@@ -20,12 +21,23 @@ use crate::rows::QuantizedGroup;
 /// Number of groups whose steps are decoded together.
 const RUN: usize = 4;
 
+/// In place of the number of bits in P6 and P8: there are none, and the tile's table has two parts.
+const LINEAR: u8 = 1;
+
 /// A function that computes one tile for one row, given the row's groups.
 pub type RowTile = unsafe fn(&NestedWeights, usize, &[QuantizedGroup], &mut TileValues);
 
-/// Returns the function for some weights. It requires the features of this module, and
+/// Returns the function for a tile of some weights. It requires the features of this module, and
 /// [`super::super::fits`] for a list of the row.
-pub fn tile(weights: &NestedWeights) -> RowTile {
+pub fn tile(weights: &NestedWeights, tile: usize) -> RowTile {
+    if weights.linear_table(tile).is_some() {
+        return match weights.planes.middle {
+            MiddlePlanes::None => product::<TWO, LINEAR>,
+            MiddlePlanes::P3(_) => product::<P3, LINEAR>,
+            MiddlePlanes::Split(..) => product::<SPLIT, LINEAR>,
+            MiddlePlanes::Merged(_) => product::<MERGED, LINEAR>,
+        };
+    }
     let is_merged = !matches!(weights.planes.middle, MiddlePlanes::Split(..));
     match (weights.level, weights.planes.middle) {
         (Level::L6, _) if is_merged => product::<MERGED, 2>,
@@ -43,7 +55,7 @@ pub fn tile(weights: &NestedWeights) -> RowTile {
 ///
 /// # Safety
 /// The machine must have the features, `PLANES` must be those of the weights, `LAST` the number of bits in
-/// their P6 and P8, and [`super::super::fits`] must hold for a list of the row.
+/// their P6 and P8 or [`LINEAR`], and [`super::super::fits`] must hold for a list of the row.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn product<const PLANES: u8, const LAST: u8>(
     weights: &NestedWeights,
@@ -54,6 +66,8 @@ unsafe fn product<const PLANES: u8, const LAST: u8>(
     // SAFETY: the table has 16 bytes.
     let table = unsafe { _mm_loadu_si128(weights.nibble_table(tile).as_ptr().cast()) };
     let table = _mm256_broadcastsi128_si256(table);
+    // Default: unused without such a table.
+    let linear = Linear::new(weights.linear_table(tile).unwrap_or(&LinearTable::ZERO));
     let [p3, p4]: [&[u8]; 2] = match weights.planes.middle {
         MiddlePlanes::None => [&[], &[]],
         MiddlePlanes::P3(plane) | MiddlePlanes::Merged(plane) => [plane, &[]],
@@ -72,6 +86,7 @@ unsafe fn product<const PLANES: u8, const LAST: u8>(
             let (dots, scales) = unsafe {
                 let dots = match LAST {
                     0 => dots::<PLANES>(cell, table, x),
+                    LINEAR => linear::dots::<PLANES>(cell, &linear, x),
                     _ => wide::dots::<PLANES, LAST>(cell, &formula, x),
                 };
                 (dots, halves(scales))
@@ -99,7 +114,8 @@ unsafe fn dots<const PLANES: u8>(cell: Cell, table: __m256i, x: &QuantizedGroup)
     for vector in 0..2 {
         let cell = Cell { index: after(cell.index, sums), ..cell };
         // SAFETY: the caller's cell is inside the planes.
-        let indices = unsafe { [0, 1].map(|half| leading::<PLANES>(cell, vector, half)) };
+        let indices =
+            unsafe { [leading::<PLANES>(cell, vector, 0), leading::<PLANES>(cell, vector, 1)] };
         for chunk in 0..4 {
             // SAFETY: there are eight chunks.
             let x = unsafe { broadcast(x, vector * 4 + chunk) };
@@ -135,7 +151,9 @@ fn first_groups<const N: usize>(items: &[[u8; N]], first: usize) -> [[u8; N]; RU
         return *items;
     }
     // Default: groups beyond the last one are unused.
-    std::array::from_fn(|group| items.get(group).copied().unwrap_or([0; N]))
+    let mut out = [[0; N]; RUN];
+    out[..items.len()].copy_from_slice(items);
+    out
 }
 
 impl<'a> Steps<'a> {
@@ -170,9 +188,9 @@ impl<'a> Steps<'a> {
                 _mm256_and_si256(bytes, nibble),
                 _mm256_and_si256(_mm256_srli_epi16::<4>(bytes), nibble),
             ];
-            for (half, low) in halves.into_iter().enumerate() {
+            for half in 0..2 {
                 let mut steps = [[0u8; 8]; RUN];
-                let all = _mm256_or_si256(low, fifth_bits(bits, half));
+                let all = _mm256_or_si256(halves[half], fifth_bits(bits, half));
                 _mm256_storeu_si256(steps.as_mut_ptr().cast(), all);
                 for (steps, out) in steps.iter().zip(out.iter_mut()) {
                     let steps = _mm256_cvtepu8_epi32(_mm_loadl_epi64(steps.as_ptr().cast()));

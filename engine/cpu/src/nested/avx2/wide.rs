@@ -29,8 +29,12 @@ impl Formula {
         let [alpha_a, alpha_b, beta_8, bias] = weights.decode.formula;
         // Beta is at most 32.
         let factors = _mm256_set1_epi16((beta_8 / 8) << 8 | 16);
-        let [bias, alpha_a, alpha_b] = [bias, alpha_a, alpha_b].map(|v| _mm256_set1_epi16(v));
-        Self { factors, bias, alpha_a, alpha_b }
+        Self {
+            factors,
+            bias: _mm256_set1_epi16(bias),
+            alpha_a: _mm256_set1_epi16(alpha_a),
+            alpha_b: _mm256_set1_epi16(alpha_b),
+        }
     }
 
     /// Returns the values of interleaved bytes: 16 times the leading four bits, and the last four bits.
@@ -53,7 +57,8 @@ pub unsafe fn dots<const PLANES: u8, const LAST: u8>(
     x: &QuantizedGroup,
 ) -> [__m256i; 2] {
     let x = widened(x);
-    std::array::from_fn(|half| {
+    let mut out = [_mm256_setzero_si256(); 2];
+    for (half, out) in out.iter_mut().enumerate() {
         let mut sums = [_mm256_setzero_si256(); 2];
         for vector in 0..2 {
             let cell = Cell { index: after(cell.index, sums), ..cell };
@@ -70,17 +75,16 @@ pub unsafe fn dots<const PLANES: u8, const LAST: u8>(
             for chunk in 0..4 {
                 let x = _mm256_set1_epi64x(x[vector * 4 + chunk]);
                 let (first, last) = (_mm256_slli_epi16::<4>(first[chunk]), last[chunk]);
-                for (sum, codes) in sums
-                    .iter_mut()
-                    .zip([_mm256_unpacklo_epi8(first, last), _mm256_unpackhi_epi8(first, last)])
-                {
-                    let products = _mm256_madd_epi16(formula.values(codes), x);
-                    *sum = _mm256_add_epi32(*sum, products);
+                let codes = [_mm256_unpacklo_epi8(first, last), _mm256_unpackhi_epi8(first, last)];
+                for i in 0..2 {
+                    let products = _mm256_madd_epi16(formula.values(codes[i]), x);
+                    sums[i] = _mm256_add_epi32(sums[i], products);
                 }
             }
         }
-        _mm256_hadd_epi32(sums[0], sums[1])
-    })
+        *out = _mm256_hadd_epi32(sums[0], sums[1]);
+    }
+    out
 }
 
 /// Returns the activations of each chunk of four columns as 16-bit numbers.

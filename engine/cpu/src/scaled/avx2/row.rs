@@ -125,7 +125,8 @@ unsafe fn add_group<const CODES: u8, const MODE: usize, const SUBS: usize>(
     for vector in 0..2 {
         let cell = Cell { index: after(cell.index, dots.pairs), ..cell };
         // SAFETY: the caller's group is inside the planes.
-        let bytes = unsafe { [0, 1].map(|half| quarter::<CODES>(cell, vector, half)) };
+        let bytes =
+            unsafe { [quarter::<CODES>(cell, vector, 0), quarter::<CODES>(cell, vector, 1)] };
         let ends = SUBS == 2 || vector == 1;
         dots.add::<MODE>(&bytes, x, vector, ends);
         if !ends {
@@ -226,7 +227,7 @@ unsafe fn quarter<const CODES: u8>(cell: Cell, vector: usize, half: usize) -> [_
         let p2 = load(planes.p2, index, half);
         let table = product.table;
         if CODES == TWO {
-            return two_bits(p2).map(|index| _mm256_shuffle_epi8(table, index));
+            return lookup(table, two_bits(p2));
         }
         let first = match CODES {
             THREE => {
@@ -236,13 +237,17 @@ unsafe fn quarter<const CODES: u8>(cell: Cell, vector: usize, half: usize) -> [_
             _ => nibbles(p2, load(middle, index, half)),
         };
         match CODES {
-            THREE | NIBBLE => first.map(|index| _mm256_shuffle_epi8(table, index)),
+            THREE | NIBBLE => lookup(table, first),
             PLAIN_NIBBLE => first,
             FIVE => below::<1>(first, one_bits(load(planes.p6, cell, half), vector)),
             SIX => below::<2>(first, two_bits(load(planes.p6, index, half))),
             _ => {
                 let last = nibbles(load(planes.p6, index, half), load(planes.p8, index, half));
-                below::<4>(first, last).map(|code| _mm256_xor_si256(code, product.flip))
+                let mut codes = below::<4>(first, last);
+                for code in &mut codes {
+                    *code = _mm256_xor_si256(*code, product.flip);
+                }
+                codes
             }
         }
     }
@@ -252,5 +257,20 @@ unsafe fn quarter<const CODES: u8>(cell: Cell, vector: usize, half: usize) -> [_
 #[inline]
 #[target_feature(enable = "avx2")]
 fn below<const BITS: i32>(first: [__m256i; 4], last: [__m256i; 4]) -> [__m256i; 4] {
-    std::array::from_fn(|i| _mm256_or_si256(_mm256_slli_epi16::<BITS>(first[i]), last[i]))
+    let mut codes = first;
+    for i in 0..4 {
+        codes[i] = _mm256_or_si256(_mm256_slli_epi16::<BITS>(first[i]), last[i]);
+    }
+    codes
+}
+
+/// Looks up the bytes of four vectors of indices.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn lookup(table: __m256i, indices: [__m256i; 4]) -> [__m256i; 4] {
+    let mut bytes = indices;
+    for i in 0..4 {
+        bytes[i] = _mm256_shuffle_epi8(table, indices[i]);
+    }
+    bytes
 }

@@ -75,7 +75,9 @@ impl Run<'_> {
             SubScale::None => {
                 for_each_span!(self, weights.scales, out, |slots, numbers| {
                     let scales = times(numbers, unit);
-                    out[slots].iter_mut().for_each(|out| store(scales, out));
+                    for out in &mut out[slots] {
+                        store(scales, out);
+                    }
                 });
             }
             SubScale::U8 => {
@@ -102,7 +104,9 @@ impl Run<'_> {
         let weights = self.weights;
         if weights.form.minima == Minima::Spans {
             for_each_span!(self, weights.minima, out, |slots, numbers| {
-                out[slots].iter_mut().for_each(|out| store(numbers, out));
+                for out in &mut out[slots] {
+                    store(numbers, out);
+                }
             });
             return;
         }
