@@ -4,6 +4,7 @@
 //!     cargo run --offline --locked -p nestling-plan --example ranks_simulated [TRACE]
 //!
 //! With a trace that `nestling run --record-trace` wrote, the first table is that of the trace.
+#![expect(clippy::print_stdout, reason = "the tables are printed")]
 
 use std::error::Error;
 use std::fs::File;
