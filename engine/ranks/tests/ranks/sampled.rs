@@ -128,12 +128,11 @@ fn pages_that_two_ranks_stored_serve_one_and_three() {
 fn together(runner: &mut dyn ModelRunner, vocab_size: usize) -> Vec<u32> {
     let mut pages = PageAllocator::new(runner.limits().pages as u32);
     let mut sequences: Vec<Sequence> = (0..3).map(|_| Sequence::new(Level::L4)).collect();
-    let lengths = [[7, 1, 1, 1], [3, 9, 1, 1], [1, 1, 1, 1]];
+    let steps = [[7, 3, 1], [1, 9, 1], [1, 1, 1], [1, 1, 1]];
     let mut bits = Vec::new();
-    for at in 0..4 {
+    for (at, lengths) in steps.into_iter().enumerate() {
         let mut batch = Batch::default();
-        for (number, sequence) in sequences.iter_mut().enumerate() {
-            let length = lengths[number][at];
+        for (number, (sequence, length)) in sequences.iter_mut().zip(lengths).enumerate() {
             let tokens = some_tokens(length, vocab_size, (10 * at + number) as u64);
             let wants = |row| row + 1 == length && (number, at) != (1, 0);
             sequence.push(&tokens, wants, &mut batch, &mut pages);
