@@ -1,6 +1,6 @@
 //! Opens the compute device that the command line selects, and implements `nestling devices`.
 
-use crate::args::{DeviceArgs, DevicesArgs, RanksArg, ResourceArgs};
+use crate::args::{DeviceArgs, DevicesArgs};
 use crate::bytes::ByteSize;
 use crate::console::{Console, write_out};
 use crate::explain::explain;
@@ -45,11 +45,13 @@ pub fn open(args: &DeviceArgs, console: &Console) -> Result<OpenDevice> {
 ///
 /// # Errors
 /// Returns an error if a GPU was named for several ranks.
-pub fn open_for_ranks(resources: &ResourceArgs, console: &Console) -> Result<OpenDevice> {
-    if resources.ranks == RanksArg::One {
-        return open(&resources.device, console);
-    }
-    match resources.device.device {
+pub fn open_for_ranks(
+    args: &DeviceArgs,
+    is_divided: bool,
+    console: &Console,
+) -> Result<OpenDevice> {
+    match args.device {
+        _ if !is_divided => open(args, console),
         Device::Auto | Device::Cpu => Ok(OpenDevice::Cpu { reason: None }),
         _ => {
             Err(Failure::usage("several ranks compute on the CPU")

@@ -86,7 +86,8 @@ pub fn open_at(
 ) -> Result<LoadedModel> {
     let LocatedModel { mut path, is_bundled } = located;
     warnings::of_options(model, resources, &path, console);
-    let mut device = device::open_for_ranks(resources, console)?;
+    let is_divided = resources.ranks != RanksArg::One;
+    let mut device = device::open_for_ranks(&resources.device, is_divided, console)?;
     let page_store = page_store(resources)?;
     let mut options = ModelOptions { recorder, page_store, ..model_options(model, resources) };
     let in_place = in_place::is_wanted(&path, &model.calibration);

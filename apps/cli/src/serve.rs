@@ -1,6 +1,6 @@
 //! `nestling serve`: serves models over HTTP.
 
-use crate::args::{ListenArgs, ServeArgs};
+use crate::args::{ListenArgs, RanksArg, ServeArgs};
 use crate::console::Console;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
@@ -28,6 +28,10 @@ const KEY_FILE_BYTES_MAX: u64 = 1 << 20;
 const LOOK: Duration = Duration::from_millis(50);
 
 pub fn serve(args: ServeArgs, console: &Console, interrupt: &Interrupt) -> Result<()> {
+    if args.several.are_given() && args.resources.ranks == RanksArg::Mpi {
+        return Err(Failure::usage("processes under MPI open one model, and there are several")
+            .advise("name one model with -m, or divide each over threads with --ranks N"));
+    }
     let access = access(&args.listen)?;
     let unknown_fields = match args.listen.strict_fields {
         true => UnknownFields::Refuse,

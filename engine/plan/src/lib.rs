@@ -23,6 +23,7 @@
 //! |---|---|
 //! | speed for a budget of memory | [`plan::forecast()`], [`plan::Demand`], [`plan::Forecast`] |
 //! | memory or level for a speed | [`plan::bytes_for`], [`plan::mean_level_for`] |
+//! | memory, messages and speed of several ranks | [`ranks::RankedModel`], [`ranks::Fabric`] |
 //! | effect of a cache policy on a routing trace | [`simulate::simulate`], [`simulate::SimulationOptions`] |
 //! | waiting times of many requests | [`service`] |
 //! | speed of a model that is not at hand | [`synthetic::write_synthetic_store`] |
@@ -31,6 +32,7 @@
 //! engine does not.
 
 pub mod plan;
+pub mod ranks;
 pub mod service;
 pub mod simulate;
 pub mod synthetic;

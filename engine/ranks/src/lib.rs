@@ -41,8 +41,10 @@ mod lead;
 pub mod mpi;
 mod open;
 mod queue_group;
+mod runners;
 
 pub use follow::follow;
 pub use lead::{FollowerThread, LeadRunner};
 pub use open::{RANKS_MAX, RankOptions, open_on_processes, open_on_threads};
 pub use queue_group::QueueGroup;
+pub use runners::{OpenRunner, lead_on_threads};

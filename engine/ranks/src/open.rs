@@ -9,6 +9,7 @@ use nestling_core::budget::Reservation;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::group::{Group, RankError};
+use nestling_core::runner::ModelRunner;
 use nestling_cpu::Cpu;
 use nestling_cpu::kernels::Kernels;
 use nestling_cpu::threads::ThreadPool;
@@ -39,6 +40,15 @@ impl RankOptions {
     pub fn new(ranks: usize) -> Self {
         Self { ranks, timeout: Duration::from_secs(120) }
     }
+
+    /// Checks the number of ranks.
+    pub(crate) fn check(self) -> Result<(), EngineError> {
+        if (1..=RANKS_MAX).contains(&self.ranks) {
+            return Ok(());
+        }
+        let (limit, found) = (RANKS_MAX as u64, self.ranks as u64);
+        Err(EngineError::Limit { what: "number of ranks", limit, found })
+    }
 }
 
 /// Opens a model over ranks that are threads of this process, each with a share of the engine's threads and memory
@@ -55,10 +65,7 @@ pub fn open_on_threads(
     progress: &mut dyn FnMut(OpenProgress),
     cancel: &CancelToken,
 ) -> Result<Model, EngineError> {
-    if !(1..=RANKS_MAX).contains(&ranks.ranks) {
-        let (limit, found) = (RANKS_MAX as u64, ranks.ranks as u64);
-        return Err(EngineError::Limit { what: "number of ranks", limit, found });
-    }
+    ranks.check()?;
     let budget = engine.budget();
     let free = budget.total_bytes().map(|_| budget.available_bytes() / ranks.ranks as u64);
     let memory_limit = free.into_iter().chain(options.memory_limit).min();
@@ -125,14 +132,22 @@ struct Follower {
 
 impl Follower {
     fn run(self, group: &Arc<dyn Group>) -> Result<(), EngineError> {
+        let (mut runner, _reservations) = self.open(group)?;
+        group.all_gather(&[], &mut Vec::new())?;
+        follow(&mut *runner, &**group)
+    }
+
+    /// Opens the runner. Releases the engine and the page store: they end with rank 0's.
+    fn open(
+        self,
+        group: &Arc<dyn Group>,
+    ) -> Result<(Box<dyn ModelRunner>, Vec<Reservation>), EngineError> {
         let Self { engine, source, options, threads, cancel } = self;
         let opened = cpu(&engine, threads, group)
             .and_then(|cpu| ModelParts::open(cpu, &engine, source, &options, &mut |_| {}, &cancel));
-        let (mut parts, _) = agree(&**group, opened)?;
-        // Rank 0 reserves them from here on.
-        parts.experts = None;
-        group.all_gather(&[], &mut Vec::new())?;
-        follow(&mut *parts.runner, &**group)
+        // The reservation for streamed experts is rank 0's from here on.
+        let (ModelParts { runner, reservations, .. }, _) = agree(&**group, opened)?;
+        Ok((runner, reservations))
     }
 }
 
@@ -209,7 +224,7 @@ fn lead(parts: ModelParts, group: Arc<dyn Group>, followers: Vec<FollowerThread>
 }
 
 /// Returns the error of the rank that failed first.
-fn cause_of(error: EngineError, followers: Vec<FollowerThread>) -> EngineError {
+pub(crate) fn cause_of(error: EngineError, followers: Vec<FollowerThread>) -> EngineError {
     let EngineError::Rank(RankError::Failed { rank, .. }) = &error else { return error };
     let failed = rank.checked_sub(1).and_then(|index| followers.into_iter().nth(index));
     match failed.map(FollowerThread::join) {

@@ -19,7 +19,7 @@ generation begin at an empty context, or at each --n-depth.
 Examples:
   nestling bench -m model.nest -p 512 -n 128 -t 1,2 -r 3
   nestling bench -m model.nest --level 2,4 -d 0,4096 -o json > record.json
-  nestling bench -m model.nest -p 0 -n 64 --sessions 1,8
+  nestling bench -m model.nest -p 0 -n 64 --sessions 1,8 --ranks 1,2
   nestling bench -m model.nest -p 0 -n 64 --memory 6GiB --warmup-tokens 128
   nestling bench synth --shape olmoe-1b-7b --top-level 4 --router-skew 0.5 -o olmoe.nest";
 
@@ -86,6 +86,11 @@ pub struct TestArgs {
     /// Number of compute threads [default: number of cores]
     #[arg(short, long, value_name = "LIST", env = "NESTLING_THREADS")]
     pub threads: Vec<Numbers>,
+
+    /// Number of ranks that the weights are divided over: threads of this process, with a share of its compute
+    /// threads and memory
+    #[arg(long, value_name = "LIST", default_value = "1", env = "NESTLING_RANKS")]
+    pub ranks: Vec<Numbers>,
 
     /// Number of sessions in a batch; the speed counts the tokens of all of them
     #[arg(long, value_name = "LIST", default_value = "1", env = "NESTLING_SESSIONS")]

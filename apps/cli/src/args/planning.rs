@@ -3,6 +3,7 @@
 use super::{DeviceArgs, HubArgs, KvTypeArg, LevelArg, MachineFormatArgs, SpeedArgs};
 use crate::bytes::ByteSize;
 use clap::Args;
+use nestling::ranks::RANKS_MAX;
 use std::path::PathBuf;
 
 #[derive(Args, Debug)]
@@ -19,6 +20,7 @@ Examples:
   nestling plan qwen3.nest --memory 6GiB
   nestling plan qwen3.nest --memory 6GiB --wanted-speed 10
   nestling plan qwen3.nest --memory 6GiB --trace chat.trace
+  nestling plan qwen3.nest --memory 6GiB --ranks 4 --topology 10gbe
   nestling plan qwen3.nest --memory 16GiB --disk-speed 6GB --memory-speed 80GB --json"
 )]
 pub struct PlanArgs {
@@ -56,6 +58,15 @@ pub struct PlanArgs {
     /// Target speed in tokens per second; the report shows the level or the memory that reaches it
     #[arg(long, value_name = "T/S", env = "NESTLING_WANTED_SPEED", value_parser = positive)]
     pub wanted_speed: Option<f64>,
+
+    /// Number of ranks to divide the model over. Each has the memory of --memory and the speed of this machine
+    #[arg(long, value_name = "N", env = "NESTLING_RANKS")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX as i64))]
+    pub ranks: Option<u32>,
+
+    /// Links between ranks: nvlink, pcie, 100gbe, 10gbe, or a JSON file [default: each of the four]
+    #[arg(long, value_name = "NAME|FILE", env = "NESTLING_TOPOLOGY")]
+    pub topology: Option<String>,
 
     /// Routing trace written by `--record-trace`, to simulate the expert cache at this budget
     #[arg(long, value_name = "FILE", env = "NESTLING_TRACE")]

@@ -12,6 +12,7 @@ use nestling::engine::dual::{DualOptions, DualRouting, LevelMode, StepTimes};
 use nestling::engine::expert::{
     ExpertSource, HostExperts, HostOptions, Prefetch, StoreSource, StreamOptions, StreamStats,
 };
+use nestling::engine::group::{Group, GroupCounters, RankShare};
 use nestling::engine::kv_cache::{PAGE_POSITIONS, PageId, pages_for};
 use nestling::engine::model::{Runner, RunnerOptions};
 use nestling::engine::reads::ReadOptions;
@@ -25,6 +26,7 @@ use nestling::engine::{MemoryPlan, ModelOptions, PlannedResidence};
 use nestling::formats::Level;
 use nestling::formats::store::Store;
 use nestling::import::ModelConfig;
+use nestling::ranks::{OpenRunner, RankOptions, lead_on_threads};
 use nestling::{CancelToken, EngineError, KvDtype, OpenDevice, WithBackend};
 use std::ops::AddAssign;
 use std::sync::Arc;
@@ -80,12 +82,23 @@ impl ArmOptions {
 
     /// Returns true if the experts do not fit into memory and are streamed.
     pub fn is_streamed(&self, store: &Store) -> bool {
-        let plan = self.memory_plan(store).ok().flatten();
+        let share = RankShare { rank: 0, ranks: self.opening.ranks };
+        let plan = self.memory_plan(store, share).ok().flatten();
         plan.is_some_and(|plan| plan.residence == PlannedResidence::Streamed)
     }
 
-    /// Returns the memory placement, or `None` for a mapped store, whose memory the operating system manages.
-    fn memory_plan(&self, store: &Store) -> Result<Option<MemoryPlan>, EngineError> {
+    /// Returns the threads of each rank.
+    fn threads(&self) -> usize {
+        (self.opening.threads / self.opening.ranks).max(1)
+    }
+
+    /// Returns a rank's memory placement within its share of the budget, or `None` for a mapped store, whose memory
+    /// the operating system manages.
+    fn memory_plan(
+        &self,
+        store: &Store,
+        share: RankShare,
+    ) -> Result<Option<MemoryPlan>, EngineError> {
         if self.opening.load_mode == LoadModeArg::Mmap {
             return Ok(None);
         }
@@ -98,7 +111,8 @@ impl ArmOptions {
             rows_max: self.rows_max,
             ..ModelOptions::default()
         };
-        MemoryPlan::of_store(store, &config, &options, None, self.memory_budget).map(Some)
+        let budget = self.memory_budget.map(|bytes| bytes / share.ranks as u64);
+        MemoryPlan::of_rank(store, &config, &options, None, budget, share).map(Some)
     }
 }
 
@@ -114,6 +128,8 @@ pub struct MeasuredCost {
     pub streaming: StreamStats,
     /// Counters of the device's work.
     pub device: BackendCounters,
+    /// Counters of rank 0's messages; 0 for one rank.
+    pub messages: GroupCounters,
 }
 
 impl AddAssign for MeasuredCost {
@@ -123,12 +139,18 @@ impl AddAssign for MeasuredCost {
         self.weight_bytes += other.weight_bytes;
         self.streaming.add(&other.streaming);
         self.device += other.device;
+        self.messages.exchanges += other.messages.exchanges;
+        self.messages.messages += other.messages.messages;
+        self.messages.sent_bytes += other.messages.sent_bytes;
+        self.messages.received_bytes += other.messages.received_bytes;
     }
 }
 
 /// An opened store with KV capacity for every test.
 pub struct Arm {
     runner: Box<dyn ModelRunner>,
+    /// Rank 0 of several.
+    group: Option<Arc<dyn Group>>,
     level: Level,
     dual: Option<DualRouting>,
     /// True if experts are streamed.
@@ -146,55 +168,46 @@ impl Arm {
         device: &OpenDevice,
         cancel: &CancelToken,
     ) -> Result<Self, EngineError> {
-        let Opening { level, mean_level, mode, load_mode, threads } = options.opening;
-        let plan = options.memory_plan(store)?;
-        let streaming = plan.filter(|plan| plan.residence == PlannedResidence::Streamed);
-        let streaming = streaming.map(|plan| StreamOptions {
-            budget_bytes: plan.expert_bytes,
-            reads: options.reads.clone(),
-            prefetch: Prefetch::default(),
-            host: HostOptions { experts: options.host_experts, threads },
-        });
-        let is_streamed = streaming.is_some();
-        let tokenizer = store.asset("tokenizer.json")?;
-        let store = Arc::clone(store);
+        let Opening { level, load_mode, ranks, .. } = options.opening;
+        let held = Arc::clone(store);
         let source: Arc<dyn ExpertSource> = match load_mode {
-            LoadModeArg::Owned => Arc::new(StoreSource::owned(store, Some(level))?),
-            LoadModeArg::Mmap => Arc::new(StoreSource::mapped(mapped::map(store)?, Some(level))?),
+            LoadModeArg::Owned => Arc::new(StoreSource::owned(held, Some(level))?),
+            LoadModeArg::Mmap => Arc::new(StoreSource::mapped(mapped::map(held)?, Some(level))?),
         };
-        let pages_per_session = pages_for(options.positions);
-        let runner_options = RunnerOptions {
-            rows_max: plan.map_or(options.rows_max, |plan| plan.rows_max),
-            kv_pages: Some(pages_per_session * options.sessions),
-            states: Some(options.sessions),
-            kv_dtype: options.kv_dtype,
-            context_max: Some(options.positions),
-            load_threads: threads,
-            recorder: options.recorder.clone(),
-            streaming,
-            ..RunnerOptions::default()
+        let loading = Loading {
+            source,
+            store: Arc::clone(store),
+            options: options.clone(),
+            share: RankShare { rank: 0, ranks },
+            cancel: cancel.clone(),
         };
-        let asked = DualOptions { mean_level, mode, ..DualOptions::default() };
-        let mixed = mean_level.is_some() || mode == LevelMode::Elastic;
-        let mix = mixed.then_some((asked, level, tokenizer));
-        let is_cpu = device.is_cpu();
-        let loading = Loading { source, options: runner_options, mix, cancel };
-        let pool = Arc::new(ThreadPool::new(threads));
-        let loaded = device.give(|| Cpu::with(Arc::clone(&pool), options.kernels), loading)?;
+        let pool = Arc::new(ThreadPool::new(options.threads()));
+        let loaded = match ranks {
+            1 => device.give(|| Cpu::with(Arc::clone(&pool), options.kernels), loading)?,
+            ranks => loading.over_ranks(ranks)?,
+        };
+        let OpenRunner { runner, extra: Loaded { dual, is_streamed, name, group } } = loaded;
         Ok(Self {
-            tokens: RandomTokens::new(loaded.runner.limits().vocab_size),
-            runner: loaded.runner,
+            tokens: RandomTokens::new(runner.limits().vocab_size),
+            runner,
+            group,
             level,
-            dual: loaded.dual,
+            dual,
             is_streamed,
-            device: (!is_cpu).then_some(loaded.name),
-            pages_per_session,
+            device: (!device.is_cpu()).then_some(name),
+            pages_per_session: pages_for(options.positions),
         })
     }
 
     /// Returns the recorder of routing traces.
     pub fn routing(&self) -> Option<Arc<RoutingRecorder>> {
         self.runner.routing_recorder()
+    }
+
+    /// Returns the counters of rank 0's messages.
+    fn messages(&self) -> GroupCounters {
+        // Default: one rank sends no messages.
+        self.group.as_ref().map_or_else(GroupCounters::default, |group| group.counters())
     }
 
     /// Computes one token at an empty context, as at the start of a chat.
@@ -266,9 +279,11 @@ impl Arm {
             batch.sequences.push(SequenceRef::of_pages(pages));
         }
         batch.own_states();
+        let before = self.messages();
         let started = Instant::now();
         let output = self.runner.step_blocking(&batch, cancel)?;
         let time = started.elapsed();
+        let after = self.messages();
         if let Some(dual) = &self.dual {
             let streaming = &output.stats.streaming;
             let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -286,6 +301,12 @@ impl Arm {
                 weight_bytes: output.stats.weight_bytes,
                 streaming: output.stats.streaming,
                 device: output.stats.device,
+                messages: GroupCounters {
+                    exchanges: after.exchanges - before.exchanges,
+                    messages: after.messages - before.messages,
+                    sent_bytes: after.sent_bytes - before.sent_bytes,
+                    received_bytes: after.received_bytes - before.received_bytes,
+                },
             }),
         }
     }
@@ -311,36 +332,84 @@ impl RandomTokens {
     }
 }
 
-/// Inputs for loading a model on some backend. `mix` holds the options of dual routing, its highest level,
-/// and the tokenizer for its calibration sample.
-struct Loading<'a> {
+/// Inputs for loading a rank of a model on some backend.
+#[derive(Clone)]
+struct Loading {
     source: Arc<dyn ExpertSource>,
-    options: RunnerOptions,
-    mix: Option<(DualOptions, Level, Option<Vec<u8>>)>,
-    cancel: &'a CancelToken,
+    store: Arc<Store>,
+    options: ArmOptions,
+    share: RankShare,
+    cancel: CancelToken,
 }
 
-struct LoadedRunner {
-    runner: Box<dyn ModelRunner>,
+/// Results of loading besides the runner.
+struct Loaded {
     dual: Option<DualRouting>,
+    is_streamed: bool,
     name: String,
+    group: Option<Arc<dyn Group>>,
 }
 
-impl WithBackend for Loading<'_> {
-    type Output = Result<LoadedRunner, EngineError>;
+impl Loading {
+    fn runner_options(&self) -> Result<RunnerOptions, EngineError> {
+        let (options, threads) = (&self.options, self.options.threads());
+        let plan = options.memory_plan(&self.store, self.share)?;
+        let streaming = plan.filter(|plan| plan.residence == PlannedResidence::Streamed);
+        let streaming = streaming.map(|plan| StreamOptions {
+            budget_bytes: plan.expert_bytes,
+            reads: options.reads.clone(),
+            prefetch: Prefetch::default(),
+            host: HostOptions { experts: options.host_experts, threads },
+        });
+        Ok(RunnerOptions {
+            rows_max: plan.map_or(options.rows_max, |plan| plan.rows_max),
+            kv_pages: Some(pages_for(options.positions) * options.sessions),
+            states: Some(options.sessions),
+            kv_dtype: options.kv_dtype,
+            context_max: Some(options.positions),
+            load_threads: threads,
+            // Events of one rank are recorded.
+            recorder: options.recorder.clone().filter(|_| self.share.rank == 0),
+            streaming,
+            ..RunnerOptions::default()
+        })
+    }
+
+    /// Loads a model over ranks that are threads.
+    fn over_ranks(self, ranks: usize) -> Result<OpenRunner<Loaded>, EngineError> {
+        let (threads, kernels) = (self.options.threads(), self.options.kernels);
+        lead_on_threads(RankOptions::new(ranks), move |group| {
+            let pool = Arc::new(ThreadPool::new(threads));
+            let cpu = || Cpu::with(Arc::clone(&pool), kernels).in_group(Arc::clone(group));
+            let loading = Self { share: group.share(), ..self.clone() };
+            let mut opened = loading.with(|| Ok(cpu()))?;
+            opened.extra.group = Some(Arc::clone(group));
+            Ok(opened)
+        })
+    }
+}
+
+impl WithBackend for Loading {
+    type Output = Result<OpenRunner<Loaded>, EngineError>;
 
     fn with<B: Backend>(self, mut backend: impl FnMut() -> Result<B, EngineError>) -> Self::Output {
         let backend = backend()?;
-        let name = backend.name();
-        let (options, cancel) = (&self.options, self.cancel);
-        let mut runner = Runner::load(backend, self.source, options, cancel, &mut |_, _| {})?;
-        let dual = match self.mix {
-            Some((asked, level, tokenizer)) => {
-                Some(mixed(&mut runner, asked, level, tokenizer, cancel)?)
+        let (name, options) = (backend.name(), self.runner_options()?);
+        let is_streamed = options.streaming.is_some();
+        let Self { source, store, cancel, .. } = self;
+        let mut runner = Runner::load(backend, source, &options, &cancel, &mut |_, _| {})?;
+        let Opening { level, mean_level, mode, .. } = self.options.opening;
+        let mixed_levels = mean_level.is_some() || mode == LevelMode::Elastic;
+        let dual = match mixed_levels {
+            true => {
+                let asked = DualOptions { mean_level, mode, ..DualOptions::default() };
+                let tokenizer = store.asset("tokenizer.json")?;
+                Some(mixed(&mut runner, asked, level, tokenizer, &cancel)?)
             }
-            None => None,
+            false => None,
         };
-        Ok(LoadedRunner { runner: Box::new(runner), dual, name })
+        let extra = Loaded { dual, is_streamed, name, group: None };
+        Ok(OpenRunner { runner: Box::new(runner), extra })
     }
 }
 

@@ -23,6 +23,7 @@ use nestling::engine::dual::LevelMode;
 use nestling::engine::reads::ReadOptions;
 use nestling::formats::Level;
 use nestling::formats::store::Store;
+use nestling::ranks::RANKS_MAX;
 use nestling::{CancelToken, EngineError, OpenDevice};
 use record::{Loaded, Model, Record};
 use std::path::Path;
@@ -39,6 +40,8 @@ pub struct Opening {
     pub mode: LevelMode,
     pub load_mode: LoadModeArg,
     pub threads: usize,
+    /// Number of ranks, which share the threads.
+    pub ranks: usize,
 }
 
 impl Opening {
@@ -76,6 +79,10 @@ fn measure(args: &BenchArgs, console: &Console, interrupt: &Interrupt) -> Result
     }
     if store.is_derived() {
         tell_of_one_level(&path, args, console)?;
+    }
+    if let Some(ranks) = flat(&args.tests.ranks).find(|ranks| !(1..=RANKS_MAX).contains(ranks)) {
+        return Err(Failure::usage(format!("a model cannot be divided over {ranks} ranks"))
+            .advise(format!("give --ranks 1 to {RANKS_MAX}")));
     }
     let openings = openings(args, &store)?;
     let model = Model::of(&path, &store)?;
@@ -158,7 +165,7 @@ fn openings(args: &BenchArgs, store: &Store) -> Result<Vec<Opening>> {
     Ok(combined(args, &levels, args.tests.mean_level, mode))
 }
 
-/// Returns all combinations of levels, load modes and thread counts.
+/// Returns all combinations of levels, load modes, thread counts and ranks.
 fn combined(
     args: &BenchArgs,
     levels: &[Level],
@@ -173,7 +180,15 @@ fn combined(
     for &level in levels {
         for &load_mode in &args.tests.load_mode {
             for &threads in &threads {
-                openings.push(Opening { level, mean_level, mode, load_mode, threads });
+                let ranks = flat(&args.tests.ranks);
+                openings.extend(ranks.map(|ranks| Opening {
+                    level,
+                    mean_level,
+                    mode,
+                    load_mode,
+                    threads,
+                    ranks,
+                }));
             }
         }
     }
@@ -203,7 +218,8 @@ impl Bench<'_> {
         printer: &mut Printer,
         cancel: &CancelToken,
     ) -> Result<()> {
-        let mut device = device::open(&self.args.run.device, self.device_console)?;
+        let (args, is_divided) = (&self.args.run.device, opening.ranks > 1);
+        let mut device = device::open_for_ranks(args, is_divided, self.device_console)?;
         let bandwidth = machine.bandwidth(opening.threads, self.console);
         machine::forget_peak_memory();
         let observer = Observer::new(&self.args.observe, false);
@@ -213,7 +229,6 @@ impl Bench<'_> {
             match self.load(store, options, &observer, &device, cancel) {
                 Ok(loaded) => break loaded,
                 Err(error) => {
-                    let args = &self.args.run.device;
                     device = device::instead(args, &device, error, self.console)?;
                 }
             }

@@ -7,6 +7,7 @@ use crate::args::{KvTypeArg, LoadModeArg};
 use crate::explain::explain_import;
 use crate::failure::Result;
 use crate::levels::level_sizes;
+use nestling::engine::group::GroupCounters;
 use nestling::engine::text::TemplateTime;
 use nestling::engine::{BackendCounters, StreamStats};
 use nestling::formats::Level;
@@ -161,6 +162,21 @@ impl Record<'_> {
         ]
     }
 
+    /// Returns the number of ranks, and the messages of rank 0 per token; null for one rank.
+    fn rank_fields(&self) -> [(&'static str, Value); 3] {
+        [
+            ("n_ranks", json!(self.opening.ranks)),
+            ("exchanges_per_token", json!(self.traffic(|group| group.exchanges))),
+            ("rank_sent_bytes_per_token", json!(self.traffic(|group| group.sent_bytes))),
+        ]
+    }
+
+    /// Returns a counter of rank 0's messages per token; `None` for one rank.
+    fn traffic(&self, of: impl Fn(&GroupCounters) -> u64) -> Option<f64> {
+        let sum: u64 = self.samples.iter().map(|sample| of(&sample.messages)).sum();
+        (self.opening.ranks > 1).then(|| sum as f64 / self.tokens() as f64)
+    }
+
     fn streaming(&self) -> StreamStats {
         let mut all = StreamStats::default();
         self.samples.iter().for_each(|sample| all.add(&sample.streaming));
@@ -300,8 +316,8 @@ impl Record<'_> {
             Value::Object(fields) => fields,
             _ => Map::new(),
         };
-        let of_device = self.device_fields().map(|(name, value)| (name.to_owned(), value));
-        fields.extend(of_device);
+        let more = self.device_fields().into_iter().chain(self.rank_fields());
+        fields.extend(more.map(|(name, value)| (name.to_owned(), value)));
         fields
     }
 }

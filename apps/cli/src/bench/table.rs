@@ -68,12 +68,13 @@ impl FormattedOutput {
 }
 
 /// Column names and widths; a negative width means left-aligned.
-const COLUMNS: [(&str, i32); 17] = [
+const COLUMNS: [(&str, i32); 18] = [
     ("model", -40),
     ("size", 10),
     ("params", 9),
     ("backend", -16),
     ("threads", 7),
+    ("ranks", 5),
     ("level", 5),
     ("lm", -6),
     ("sessions", 8),
@@ -131,6 +132,7 @@ fn cells(record: &Record<'_>) -> Vec<String> {
         },
         record.backend(),
         opening.threads.to_string(),
+        opening.ranks.to_string(),
         opening.level.to_string(),
         record.load_name().into(),
         record.test.sessions.to_string(),

@@ -1,7 +1,9 @@
 //! `nestling plan`: memory placement and predicted speed for a memory budget.
 
+mod over_ranks;
 mod question;
 mod replay;
+mod topology;
 
 pub use question::{Answer, Question};
 
@@ -9,7 +11,7 @@ use crate::args::PlanArgs;
 use crate::bytes::ByteSize;
 use crate::console::{Console, write_out};
 use crate::device::planned;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::in_place;
 use crate::inspect::weights_words;
 use crate::levels::{LevelSize, level_sizes_of_index};
@@ -18,10 +20,10 @@ use crate::opened::{context_length, kv_dtype};
 use crate::speed::Machine;
 use crate::subject::Subject;
 use crate::words::DENSE;
-use nestling::engine::{MemoryPlan, ModelOptions, PlannedResidence};
+use nestling::engine::{ModelOptions, PlannedResidence};
 use nestling::formats::Level;
 use nestling_plan::plan::{Demand, Forecast, LevelMix, bytes_for, mean_level_for};
-use question::{context_of, expert_bytes};
+use question::{context_of, dense_bytes, expert_bytes};
 use replay::Replay;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -30,6 +32,13 @@ use std::path::{Path, PathBuf};
 pub fn plan(args: &PlanArgs, console: &Console) -> Result<()> {
     let question = question(args, console)?;
     let machine = Machine::measure_at(&args.machine, &question.subject.place, console)?;
+    if let Some(ranks) = args.ranks.filter(|ranks| *ranks > 1) {
+        return over_ranks::plan(args, &question, &machine, ranks as usize);
+    }
+    if args.topology.is_some() {
+        return Err(Failure::usage("--topology describes the links between ranks")
+            .advise("give their number with --ranks"));
+    }
     let answer = question.answer(&machine, question.level, question.budget)?;
     let wanted =
         args.wanted_speed.map(|speed| SpeedTarget::find(&question, &answer, &machine, speed));
@@ -60,14 +69,6 @@ fn question(args: &PlanArgs, console: &Console) -> Result<Question> {
         ..ModelOptions::default()
     };
     Question::new(subject, options, budget, gpu, mean_level)
-}
-
-/// Returns the bytes of weights that every token uses.
-fn dense_bytes(memory: &MemoryPlan) -> u64 {
-    match memory.residence {
-        PlannedResidence::Resident => memory.weight_bytes - memory.expert_bytes_total,
-        PlannedResidence::Streamed | PlannedResidence::Lazy => memory.weight_bytes,
-    }
 }
 
 /// Settings that would reach a target speed.

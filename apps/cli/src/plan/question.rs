@@ -87,7 +87,7 @@ impl Question {
 
     /// Returns the assumed imbalance of routing. A store of random weights records it; other stores use the
     /// default.
-    fn skew(&self) -> f64 {
+    pub fn skew(&self) -> f64 {
         let parameters: Option<Value> =
             serde_json::from_str(self.subject.index.parameters_json()).ok();
         let skew = parameters.and_then(|parameters| parameters.get("router_skew")?.as_f64());
@@ -101,7 +101,7 @@ pub fn context_of(memory: &MemoryPlan) -> usize {
 }
 
 /// Returns the KV cache size in bytes at the context length of a forecast.
-fn context_bytes(memory: &MemoryPlan) -> u64 {
+pub fn context_bytes(memory: &MemoryPlan) -> u64 {
     let positions = (memory.kv_pages * PAGE_POSITIONS).max(1) as u64;
     memory.kv_bytes / positions * context_of(memory) as u64
 }
@@ -125,5 +125,13 @@ pub fn expert_bytes(memory: &MemoryPlan) -> u64 {
     match memory.residence {
         PlannedResidence::Resident => memory.expert_bytes_total,
         PlannedResidence::Streamed | PlannedResidence::Lazy => memory.expert_bytes,
+    }
+}
+
+/// Returns the bytes of weights that every token uses.
+pub fn dense_bytes(memory: &MemoryPlan) -> u64 {
+    match memory.residence {
+        PlannedResidence::Resident => memory.weight_bytes - memory.expert_bytes_total,
+        PlannedResidence::Streamed | PlannedResidence::Lazy => memory.weight_bytes,
     }
 }

@@ -71,6 +71,28 @@ fn experts_without_room_are_streamed_and_the_cold_start_is_apart() {
 }
 
 #[test]
+fn ranks_are_measured_and_recorded() {
+    let flags = ["-p", "5", "-n", "2", "--ranks", "1,2,3"];
+    let records = records(synthetic(), &flags);
+    let ranks: Vec<_> = records.iter().map(|record| record["n_ranks"].as_u64().unwrap()).collect();
+    assert_eq!(ranks, [1, 1, 2, 2, 3, 3]);
+    let number = |record: &Value, key: &str| record[key].as_f64().unwrap();
+    let [_, one, .., three] = &records[..] else { panic!("{records:?}") };
+    assert!(one["exchanges_per_token"].is_null() && one["rank_sent_bytes_per_token"].is_null());
+    // Four exchanges in each of two layers, one for the head, and a report.
+    assert_eq!(number(three, "exchanges_per_token"), 10.0);
+    assert!(number(three, "rank_sent_bytes_per_token") > 1000.0, "{three}");
+    // Each expert and row is read by one rank; routers and norms by each.
+    let (all, whole) = (number(three, "token_bytes"), number(one, "token_bytes"));
+    assert!(all > 0.5 * whole && all < 1.5 * whole, "{one} {three}");
+    let streamed =
+        self::records(bundled(), &["-p", "0", "-n", "2", "--ranks", "2", "--memory", "48MB"]);
+    assert_eq!((&streamed[0]["load_mode"], &streamed[0]["n_ranks"]), (&"stream".into(), &2.into()));
+    bench(synthetic(), &["--ranks", "65"]).fails(2, "65 ranks", "--ranks 1 to 64");
+    bench(synthetic(), &["--ranks", "2", "--device", "wgpu"]).fails(2, "ranks", "--device");
+}
+
+#[test]
 fn progress_is_in_the_words_that_scripts_wait_for() {
     let ran = bench(store(), &["--progress", "-d", "2", "-o", "jsonl"]);
     for words in ["warmup prompt run", "depth run 1/2", "prompt run 2/2", "generation run 1/2"] {

@@ -104,6 +104,61 @@ fn a_plan_adds_up_and_says_what_a_speed_needs() {
 }
 
 #[test]
+fn a_plan_over_ranks_divides_memory_and_names_what_limits() {
+    let planned = plan(&["--memory", "4GiB", "--ranks", "4"]);
+    let part = |name: &str, of: &str| {
+        let parts = planned["memory"].as_array().unwrap();
+        let part = parts.iter().find(|part| part["name"] == name).unwrap();
+        part[of].as_u64().unwrap()
+    };
+    let experts = [part("experts", "one_rank_bytes"), part("experts", "each_rank_bytes")];
+    assert_eq!((experts[1] * 4, part("experts", "on_every_rank_bytes")), (experts[0], 0));
+    let kv = "keys and values";
+    assert!(part(kv, "on_every_rank_bytes") <= part(kv, "one_rank_bytes"));
+    let links = planned["topologies"].as_array().unwrap();
+    assert_eq!(links.len(), 4);
+    for steps in links.iter().map(|links| links["steps"].as_array().unwrap()) {
+        let speed = |at: usize| steps[at]["tokens_per_s"].as_f64().unwrap();
+        assert!(steps.len() == 4 && speed(0) < speed(1) && speed(1) < speed(2), "{steps:?}");
+        assert!(steps[0]["limited_by"].is_string());
+    }
+    // 17 exchanges and a report, with three others.
+    let counts = ["exchanges_per_step", "messages_per_step"].map(|name| planned[name].as_u64());
+    assert_eq!(counts, [Some(18), Some(54)]);
+
+    let file = super::scratch().join("links.json");
+    let write = |text: &str| std::fs::write(&file, text).unwrap();
+    let path = file.display().to_string();
+    let of_file = ["--memory", "4GiB", "--ranks", "4", "--topology", &path];
+    write(r#"{"latency_s": 1, "bytes_per_s": 1e9, "memory_bytes_per_s": 1e12}"#);
+    let far = plan(&of_file);
+    assert_eq!(far["topologies"][0]["steps"][0]["limited_by"], "exchange latency");
+    assert!(far["topologies"][0]["steps"][0]["tokens_per_s"].as_f64().unwrap() < 0.1);
+    let text = run(&[&["plan", bundled()], &SPEEDS[..], &of_file].concat()).ok();
+    for words in ["each rank", "on every one", "messages", "exchange latency", "not built"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    let line = |more: &[&str]| {
+        run(&[&["plan", bundled(), "--memory", "4GiB"], &SPEEDS[..], more].concat())
+    };
+    for (wrong, words) in [
+        (r#"{"latency_s": -1, "bytes_per_s": 1e9}"#, "0 or more"),
+        (r#"{"latency_s": 0, "bytes_per_s": 0}"#, "above 0"),
+        (r#"{"latency": 0}"#, "unknown field"),
+        (
+            r#"{"latency_s": 0, "bytes_per_s": 1, "measured": [{"operation": "sum", "bytes": 1, "ranks": 2, "seconds": 1}]}"#,
+            "expected all_gather or exchange",
+        ),
+    ] {
+        write(wrong);
+        line(&["--ranks", "2", "--topology", &path]).fails(1, words, "docs/ranks.md");
+    }
+    line(&["--ranks", "2", "--topology", "none.json"]).fails(1, "none.json", "10gbe");
+    line(&["--topology", "10gbe"]).fails(2, "links between ranks", "--ranks");
+    line(&["--ranks", "2", "--wanted-speed", "5"]).fails(2, "one rank", "--wanted-speed");
+}
+
+#[test]
 fn the_least_that_a_refusal_names_does() {
     let flags = ["run", "-m", bundled(), "-p", "the ship", "-n", "24", "--temp", "0"];
     let with = |memory: &str| run(&[&flags[..], &["--memory", memory]].concat());

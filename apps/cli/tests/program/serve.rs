@@ -248,3 +248,8 @@ fn a_model_whose_file_was_touched_is_served_again() {
     assert!(answer.contains("data: [DONE]") && !answer.contains("\"error\""), "{answer}");
     assert!(serving.ask("GET /health HTTP/1.1", "").starts_with("HTTP/1.1 200 OK"));
 }
+
+#[test]
+fn processes_under_mpi_serve_one_model() {
+    run(&["serve", "--models", ".", "--ranks", "mpi"]).fails(2, "open one model", "-m");
+}

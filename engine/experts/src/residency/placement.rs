@@ -33,12 +33,20 @@ impl Placement {
                 let frequency = |expert| index.group(&GroupId::expert_of(layer, expert))?.frequency;
                 let experts = 0..num_experts as u32;
                 let frequencies: Option<Vec<f32>> = experts.map(frequency).collect();
-                frequencies.map_or_else(Vec::new, |given| placed(&given, share.ranks, layer))
+                // Default: a layer without frequencies is placed in turn.
+                frequencies.unwrap_or_default()
             }
             FeedForward::Dense { .. } => Vec::new(),
         };
         let layers = (0u32..).zip(config.layers.iter().map(|layer| layer.feed_forward));
-        Self { share, ranks: layers.map(of_layer).collect() }
+        Self::by_frequency(&layers.map(of_layer).collect::<Vec<_>>(), share)
+    }
+
+    /// Places experts as [`Self::of_index`] does, by frequencies `[layers][experts]`. Layers without any are placed in
+    /// turn.
+    pub fn by_frequency(frequencies: &[Vec<f32>], share: RankShare) -> Self {
+        let layers = (0u32..).zip(frequencies);
+        Self { share, ranks: layers.map(|(layer, of)| placed(of, share.ranks, layer)).collect() }
     }
 
     /// Returns the rank that holds an expert.

@@ -18,7 +18,7 @@ use nestling_testkit::runners::{all_logits, checkpoint, data, greedy, runner, so
 
 use crate::harness::{Ranks, TIMEOUT, source, store};
 
-fn families() -> Vec<PathBuf> {
+pub fn families() -> Vec<PathBuf> {
     let folders = std::fs::read_dir(data("families")).unwrap();
     let folders = folders.map(|entry| entry.unwrap().path());
     let mut families: Vec<PathBuf> =
@@ -92,7 +92,7 @@ fn stores_of_all_families_resident_and_streamed() {
 }
 
 /// Returns the counters once a rank has ended an exchange, which another rank may end before it.
-fn settled(group: &dyn Group, exchanges: u64) -> GroupCounters {
+pub fn settled(group: &dyn Group, exchanges: u64) -> GroupCounters {
     let deadline = Instant::now() + TIMEOUT;
     while group.counters().exchanges < exchanges && Instant::now() < deadline {
         thread::yield_now();

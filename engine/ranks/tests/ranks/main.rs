@@ -10,3 +10,7 @@ mod group;
 mod harness;
 #[cfg(test)]
 mod opened;
+#[cfg(test)]
+mod planned;
+#[cfg(test)]
+mod sampled;

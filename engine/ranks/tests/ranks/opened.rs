@@ -18,9 +18,9 @@ use nestling_testkit::models::common::store_path;
 
 use crate::harness::watched;
 
-const PROMPT: &str = "The captain said";
+pub const PROMPT: &str = "The captain said";
 
-fn engine(memory_budget: Option<u64>) -> Engine {
+pub fn engine(memory_budget: Option<u64>) -> Engine {
     let options = EngineOptions { threads: Some(2), memory_budget, ..EngineOptions::default() };
     Engine::new(options).unwrap()
 }
@@ -29,7 +29,7 @@ fn bundled() -> Arc<Store> {
     Arc::new(Store::open(store_path()).unwrap())
 }
 
-fn open(engine: &Engine, options: &ModelOptions, ranks: usize) -> Result<Model, EngineError> {
+pub fn open(engine: &Engine, options: &ModelOptions, ranks: usize) -> Result<Model, EngineError> {
     let (source, cancel) = (ModelSource::Store(bundled()), CancelToken::new());
     open_on_threads(engine, source, options, RankOptions::new(ranks), &mut |_| {}, &cancel)
 }
@@ -39,7 +39,7 @@ fn text(model: &Model) -> String {
     model.session().generate(PROMPT, &options).unwrap().into_text().unwrap()
 }
 
-fn alone(options: &ModelOptions) -> Model {
+pub fn alone(options: &ModelOptions) -> Model {
     let source = ModelSource::Store(bundled());
     Model::open_source(&engine(None), source, options, &mut |_| {}, &CancelToken::new()).unwrap()
 }

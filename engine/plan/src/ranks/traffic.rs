@@ -1,0 +1,161 @@
+//! Exchanges of a step, and their bytes.
+
+use nestling_core::group::{RankShare, UNIT_ROWS};
+use nestling_formats::MatrixKind;
+use nestling_formats::store::{Group, GroupId, Index};
+use nestling_import::{FeedForward, ModelConfig};
+
+use super::fabric::Operation;
+
+/// Matrices whose products are one operation, and so one exchange. Kinds that are not listed are held by every rank.
+const PRODUCTS: [&[MatrixKind]; 9] = [
+    &[MatrixKind::Query, MatrixKind::Key, MatrixKind::Value],
+    &[MatrixKind::QueryGate],
+    &[MatrixKind::LatentDown],
+    &[MatrixKind::QueryDown],
+    &[MatrixKind::QueryUp],
+    &[MatrixKind::DeltaIn, MatrixKind::DeltaGate, MatrixKind::DeltaBetaDecay],
+    &[MatrixKind::Output],
+    &[MatrixKind::DeltaOut],
+    &[MatrixKind::Head],
+];
+
+/// Bytes of a value that ranks exchange.
+const VALUE_BYTES: f64 = 4.0;
+
+/// Bytes of a value of experts' inner rows with 8 bits, and a scale of 4 bytes for 32 values.
+const INNER_BYTES: f64 = 1.125;
+
+/// Rows in which the inner width of an expert can be divided.
+const INNER_UNIT: usize = 32;
+
+/// Division of a layer's experts over ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ExpertForm {
+    /// Each expert belongs to one rank.
+    Whole,
+    /// Each rank holds some rows of every expert. The engine does not implement it.
+    Sliced,
+}
+
+/// An exchange. Bytes are those of a row, for a rank of mean load, to or from all others together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PlannedExchange {
+    /// Kind of the exchange.
+    pub operation: Operation,
+    /// Bytes that a rank receives.
+    pub received_bytes: f64,
+    /// True if a rank sends in proportion to the experts that it computed.
+    pub by_load: bool,
+}
+
+/// Exchanges of a step.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Traffic {
+    /// Number of ranks.
+    pub ranks: usize,
+    /// Exchanges of each layer, for all rows of a step.
+    pub layers: Vec<Vec<PlannedExchange>>,
+    /// Exchanges of the head, for the rows whose logits were requested.
+    pub head: Vec<PlannedExchange>,
+}
+
+impl Traffic {
+    /// Returns the exchanges of a step of a store's model. In the last layer of a prompt, which continues with few rows,
+    /// a step has one exchange more, and fewer bytes.
+    pub fn of_index(index: &Index, config: &ModelConfig, ranks: usize, form: ExpertForm) -> Self {
+        let share = RankShare { rank: 0, ranks };
+        let layers = (0u32..).zip(&config.layers).map(|(layer, parts)| {
+            // Default: a layer that the store lacks has no exchanges; opening refuses such a store.
+            let dense = index.group(&GroupId::Dense { layer });
+            let mut exchanges = dense.map_or_else(Vec::new, |group| gathers(group, share));
+            if let FeedForward::Moe { num_experts_per_tok, moe_intermediate_size, .. } =
+                parts.feed_forward
+            {
+                let (chosen, inner) = (num_experts_per_tok as f64, moe_intermediate_size as f64);
+                exchanges.extend(mixture(form, chosen, inner, config.hidden_size as f64, ranks));
+            }
+            exchanges
+        });
+        // A head that is the embedding is held by every rank.
+        let is_tied = index.group(&GroupId::Embedding).is_none();
+        let head = index.group(&GroupId::Head).filter(|_| !is_tied);
+        let head = head.map_or_else(Vec::new, |group| gathers(group, share));
+        Self { ranks, layers: layers.collect(), head }
+    }
+
+    /// Returns the number of exchanges of a step, with the report of all ranks at its end.
+    pub fn exchanges(&self) -> usize {
+        self.layers.iter().map(Vec::len).sum::<usize>() + self.head.len() + 1
+    }
+
+    /// Returns the number of messages that a rank sends in a step. Rank 0 also sends its order to each other rank.
+    pub fn messages(&self) -> usize {
+        self.exchanges() * self.ranks.saturating_sub(1)
+    }
+
+    /// Returns the bytes that a rank receives for a row whose logits are requested, without the order and the report.
+    pub fn row_bytes(&self) -> f64 {
+        let exchanges = self.layers.iter().flatten().chain(&self.head);
+        exchanges.map(|exchange| exchange.received_bytes).sum()
+    }
+}
+
+/// Returns whether experts can be sliced: each rank needs a unit of their inner rows.
+pub fn can_be_sliced(config: &ModelConfig, ranks: usize) -> bool {
+    config.has_experts()
+        && config.layers.iter().all(|layer| match layer.feed_forward {
+            FeedForward::Moe { moe_intermediate_size, .. } => {
+                moe_intermediate_size / INNER_UNIT >= ranks
+                    && config.hidden_size / UNIT_ROWS >= ranks
+            }
+            FeedForward::Dense { .. } => true,
+        })
+}
+
+/// Returns the gathers of a group's divided matrices.
+fn gathers(group: &Group, share: RankShare) -> Vec<PlannedExchange> {
+    let elsewhere = (share.ranks - 1) as f64 / share.ranks as f64;
+    let of_product = |kinds: &&[MatrixKind]| {
+        let matrices = group.matrices.iter().filter(|matrix| kinds.contains(&matrix.kind));
+        let divided = matrices.filter(|matrix| share.rows(matrix.rows).is_some());
+        let rows: usize = divided.map(|matrix| matrix.rows).sum();
+        (rows > 0).then_some(PlannedExchange {
+            operation: Operation::AllGather,
+            received_bytes: VALUE_BYTES * rows as f64 * elsewhere,
+            by_load: false,
+        })
+    };
+    PRODUCTS.iter().filter_map(of_product).collect()
+}
+
+/// Returns the exchanges of a mixture of experts.
+fn mixture(
+    form: ExpertForm,
+    chosen: f64,
+    inner: f64,
+    hidden: f64,
+    ranks: usize,
+) -> Vec<PlannedExchange> {
+    if ranks < 2 {
+        return Vec::new();
+    }
+    let elsewhere = (ranks - 1) as f64 / ranks as f64;
+    let (operation, by_load, received_bytes) = match form {
+        // A rank's columns of the expert rows of others, each with its number.
+        ExpertForm::Whole => {
+            let columns = VALUE_BYTES * (1.0 + hidden / ranks as f64);
+            (Operation::Exchange, true, chosen * elsewhere * columns)
+        }
+        ExpertForm::Sliced => {
+            (Operation::AllGather, false, chosen * inner * INNER_BYTES * elsewhere)
+        }
+    };
+    let rows = PlannedExchange { operation, received_bytes, by_load };
+    let sums = PlannedExchange {
+        operation: Operation::AllGather,
+        received_bytes: VALUE_BYTES * hidden * elsewhere,
+        by_load: false,
+    };
+    vec![rows, sums]
+}
