@@ -4,8 +4,8 @@ use nestling_formats::Level;
 
 use super::checks::Operation;
 use super::{
-    AttentionHeads, Backend, BindWeights, DeltaNet, Encoder, FeedForward, HasShape, HeadMatrices,
-    KvPages, Linear, PinnedExpert, Router, Routing, Shape, Write,
+    AttentionHeads, Backend, BindWeights, CompleteInner, DeltaNet, Encoder, FeedForward, HasShape,
+    HeadMatrices, KvPages, Linear, PinnedExpert, Router, Routing, Shape, Write,
 };
 use crate::batch::StepRows;
 use crate::error::EngineError;
@@ -211,6 +211,22 @@ impl<B: Backend, E: Encoder<B>> Encoder<B> for CheckedEncoder<E> {
         let cols = op.feed_forward(weights, levels, cols)?;
         op.output(Shape { rows, cols }, write, out.shape())?;
         self.0.ffn(weights, levels, x, write, out)
+    }
+
+    fn ffn_of_rank(
+        &mut self,
+        weights: &FeedForward<B>,
+        levels: &[Level],
+        x: &B::Buffer,
+        write: Write,
+        complete: CompleteInner<'_>,
+        out: &mut B::Buffer,
+    ) -> Result<(), EngineError> {
+        let (op, Shape { rows, cols }) = (Operation("ffn of a rank"), x.shape());
+        op.size("levels", rows, levels.len())?;
+        let cols = op.part_of_rank(weights, levels, cols)?;
+        op.output(Shape { rows, cols }, write, out.shape())?;
+        self.0.ffn_of_rank(weights, levels, x, write, complete, out)
     }
 
     fn add_gated(

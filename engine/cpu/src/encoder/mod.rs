@@ -29,10 +29,12 @@ use super::matrix::{CpuBuffer, CpuMatrix};
 use super::pages::CpuPool;
 use super::states::CpuStates;
 use super::team::ROW_COST;
-use feed_forward::{FeedForwardRows, RowLevels, count_to, feed_forward, linear_rows};
+use feed_forward::{
+    FeedForwardRows, RowLevels, count_to, feed_forward, feed_forward_of_rank, linear_rows,
+};
 use nestling_core::backend::{
-    AttentionHeads, Backend, BindWeights, DeltaNet, Encoder, ExpertUse, FeedForward, HeadMatrices,
-    Linear, Outputs, PinnedExpert, Router, Routing, Write, argmax,
+    AttentionHeads, Backend, BindWeights, CompleteInner, DeltaNet, Encoder, ExpertUse, FeedForward,
+    HeadMatrices, Linear, Outputs, PinnedExpert, Router, Routing, Write, argmax,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::error::EngineError;
@@ -388,6 +390,20 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
     ) -> Result<(), EngineError> {
         let output = Output::of(out, x.row_count(), write)?;
         self.dense_ffn(weights, levels, x, output)
+    }
+
+    fn ffn_of_rank(
+        &mut self,
+        weights: &FeedForward<Cpu>,
+        levels: &[Level],
+        x: &CpuBuffer,
+        write: Write,
+        complete: CompleteInner<'_>,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        let output = Output::of(out, x.row_count(), write)?;
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        feed_forward_of_rank(team, &mut scratch.work, weights, levels, x, complete, output)
     }
 
     fn add_gated(

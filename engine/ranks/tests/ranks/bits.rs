@@ -134,6 +134,10 @@ fn ranks_send_what_the_formula_says() {
         };
         for layer in &config.layers {
             mixers.iter().for_each(|outputs| gather(outputs));
+            if let Some(inner) = layer.feed_forward.dense_size() {
+                gather(&[inner]);
+                gather(&[hidden]);
+            }
             sum += usize::from(matches!(layer.feed_forward, FeedForward::Moe { .. }));
         }
         gather(&[config.vocab_size]);

@@ -147,7 +147,7 @@ enum Rows<'a> {
 /// Loads weights from a source to a device, layer by layer.
 pub struct Loader<'a, B: Backend> {
     pub(super) backend: &'a mut B,
-    source: &'a dyn ExpertSource,
+    pub(super) source: &'a dyn ExpertSource,
     pub(super) activations: ActivationMode,
     threads: usize,
     /// Groups being read in the background, if any.
@@ -303,7 +303,7 @@ impl<B: Backend> Loader<'_, B> {
         };
         let shared = match layer.feed_forward.dense_size() {
             Some(intermediate_size) => {
-                let ffn = self.feed_forward(dense, hidden, intermediate_size, None)?;
+                let ffn = self.dense_feed_forward(dense, hidden, intermediate_size)?;
                 Some(SharedWeights { ffn, gate: self.shared_gate(config, layer, &floats)? })
             }
             None => None,
@@ -335,7 +335,7 @@ impl<B: Backend> Loader<'_, B> {
         let has_gate = heads.output_gate == OutputGate::Sigmoid;
         let biases = AttentionBiases::read(config, heads, floats)?;
         let mut linear = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
-            self.linear(&dense.take(kind, rows, cols)?, biases.of(kind))
+            self.linear(kind, &dense.take(kind, rows, cols)?, biases.of(kind))
         };
         let qkv = [
             linear(MatrixKind::Query, queries, hidden)?,
@@ -361,7 +361,7 @@ impl<B: Backend> Loader<'_, B> {
         let (hidden, heads) = (config.hidden_size, shape.num_value_heads);
         let (channels, value_dim) = (shape.channels(), shape.value_dim());
         let mut linear = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
-            self.linear(&dense.take(kind, rows, cols)?, None)
+            self.linear(kind, &dense.take(kind, rows, cols)?, None)
         };
         let inputs = [
             linear(MatrixKind::DeltaIn, channels, hidden)?,
@@ -567,7 +567,7 @@ impl<B: Backend> Loader<'_, B> {
         Ok(experts)
     }
 
-    /// Loads a feed-forward part from its group. `biases` belong to gate, up and down.
+    /// Loads an expert from its group. `biases` belong to gate, up and down.
     ///
     /// # Errors
     /// Fails as [`Loader::load`] does.
