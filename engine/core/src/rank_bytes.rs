@@ -8,12 +8,14 @@ use nestling_formats::{Level, MatrixKind, Plane};
 
 /// Returns the bytes of dense matrices' rows that other ranks hold.
 pub fn bytes_elsewhere(index: &Index, level: Level, share: RankShare) -> u64 {
-    let is_dense = |id: &GroupId| matches!(id, GroupId::Dense { .. } | GroupId::Head);
-    let groups = index.groups().iter().filter(|group| is_dense(&group.id));
-    groups.map(|group| group_bytes_elsewhere(index, group, level, share)).sum()
+    index.groups().iter().map(|group| group_bytes_elsewhere(index, group, level, share)).sum()
 }
 
-fn group_bytes_elsewhere(index: &Index, group: &Group, level: Level, share: RankShare) -> u64 {
+/// Returns the bytes of a dense group's rows that other ranks hold; 0 for groups of other kinds.
+pub fn group_bytes_elsewhere(index: &Index, group: &Group, level: Level, share: RankShare) -> u64 {
+    if !matches!(group.id, GroupId::Dense { .. } | GroupId::Embedding | GroupId::Head) {
+        return 0;
+    }
     // Default: a level without a section in the store uses no planes.
     let planes = index.planes_at(group, level).unwrap_or(0);
     let elsewhere =
@@ -27,10 +29,9 @@ fn group_bytes_elsewhere(index: &Index, group: &Group, level: Level, share: Rank
 }
 
 /// Returns the rows that a rank holds of a dense matrix of `rows` rows, or `None` if every rank holds all: matrices of
-/// single heads, the embedding, and those with too few rows.
+/// single heads, and those with too few rows.
 pub fn held_rows(kind: MatrixKind, rows: usize, share: RankShare) -> Option<Range<usize>> {
-    use MatrixKind::{Embedding, KeyUp, ValueUp};
-    let is_divided = !matches!(kind, Embedding | KeyUp | ValueUp);
+    let is_divided = !matches!(kind, MatrixKind::KeyUp | MatrixKind::ValueUp);
     share.rows(rows).filter(|_| is_divided)
 }
 

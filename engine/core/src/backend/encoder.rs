@@ -29,13 +29,14 @@ pub type CompleteInner<'a> = &'a mut dyn FnMut(&mut [f32]) -> Result<(), EngineE
 /// for slots of streamed experts, [`DeviceRouting`](super::DeviceRouting) for experts that a device finds
 /// itself, [`BindWeights`] for weights that arrive during a step.
 pub trait Encoder<B: Backend>: Send {
-    /// Computes `out[t] = table[tokens[t]]` at each row's dense level.
+    /// Computes `out[t] = table[tokens[t]]` at each row's dense level. On a rank of several, rows of tokens that
+    /// another rank holds are unspecified.
     ///
     /// # Errors
-    /// Returns an error if a token is outside the table or the device failed.
+    /// Returns an error if a token is outside the whole table, the backend needs a whole one, or the device failed.
     fn embed(
         &mut self,
-        table: &B::Matrix,
+        table: &Linear<B>, // [vocabulary, D], without bias
         rows: &StepRows,
         out: &mut B::Buffer, // [T, D]
     ) -> Result<(), EngineError>;

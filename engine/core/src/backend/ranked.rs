@@ -6,6 +6,7 @@
 //!   output, and columns are gathered.
 //! - Feed-forward parts: the inner activations are gathered like that, as floats, before they are rotated and
 //!   quantized as on one rank, and then the outputs.
+//! - The embedding, whose rows are gathered from the ranks that hold them.
 //! - Experts, each of which one rank holds. Rank `r` receives columns `r` of all expert rows, sums them in the
 //!   router's order, and the sums are gathered. This moves D · K / N + D values per row and rank, where gathering
 //!   all expert rows would move D · K.
@@ -39,7 +40,7 @@ pub struct RankLink {
 struct Messages {
     /// Contents of the buffer that is completed.
     values: Vec<f32>,
-    messages: Gathered,
+    messages: GatherMemory,
     parts: Vec<Vec<u8>>, // [ranks]
     /// Expert rows that this rank computed since the last sum.
     computed: Vec<u32>,
@@ -49,7 +50,7 @@ struct Messages {
 
 /// Memory of the messages of a gather.
 #[derive(Debug, Default)]
-struct Gathered {
+struct GatherMemory {
     part: Vec<u8>,
     incoming: Vec<Vec<u8>>, // [ranks]
 }
@@ -79,15 +80,50 @@ impl RankLink {
         encoder.write(values, out)
     }
 
+    /// Replaces the rows of tokens whose embeddings other ranks hold.
+    fn gather_embeddings<B: Backend>(
+        &self,
+        encoder: &mut impl Encoder<B>,
+        vocab_size: usize,
+        tokens: &[u32], // [T]
+        out: &mut B::Buffer,
+    ) -> Result<(), EngineError> {
+        let mut memory = whole(self.memory.lock());
+        let Messages { values, messages: GatherMemory { part, incoming }, .. } = &mut *memory;
+        let (own, width) = (self.share(), out.shape().cols.max(1));
+        let holds = |share: RankShare, token: &u32| {
+            let held = share.rows(vocab_size);
+            held.is_some_and(|held| held.contains(&(*token as usize)))
+        };
+        block_on(encoder.read_into(out, values))?;
+        part.clear();
+        for (row, token) in values.chunks_exact(width).zip(tokens) {
+            if holds(own, token) {
+                part.extend_from_slice(bytemuck::cast_slice(row));
+            }
+        }
+        self.group.all_gather(part, incoming)?;
+        for (share, part) in own.all().zip(&*incoming).filter(|(share, _)| *share != own) {
+            let of_rank = |token: &&u32| holds(share, token);
+            let expected = 4 * width * tokens.iter().filter(of_rank).count();
+            check_length(share.rank, expected, part.len())?;
+            let rows = values.chunks_exact_mut(width).zip(tokens);
+            let rows = rows.filter(|(_, token)| holds(share, token));
+            rows.zip(part.chunks_exact(4 * width))
+                .for_each(|((row, _), bytes)| copy_floats(bytes, row));
+        }
+        encoder.write(values, out)
+    }
+
     /// Replaces the columns of other ranks in rows of `width` values.
     fn complete_columns(
         &self,
-        messages: &mut Gathered,
+        messages: &mut GatherMemory,
         width: usize,
         columns: impl Fn(RankShare) -> Vec<Range<usize>>,
         values: &mut [f32], // [T, width]
     ) -> Result<(), EngineError> {
-        let Gathered { part, incoming } = messages;
+        let GatherMemory { part, incoming } = messages;
         let (own, width) = (self.share(), width.max(1));
         part.clear();
         let held = columns(own);
@@ -344,16 +380,23 @@ impl<B: Backend, E: Encoder<B>> Encoder<B> for RankEncoder<E> {
         self.encoder.delta_net(net, rows, projected, states, out)
     }
 
-    // The results of all other operations are the same on all ranks.
-
     fn embed(
         &mut self,
-        table: &B::Matrix,
+        table: &Linear<B>,
         rows: &StepRows,
         out: &mut B::Buffer,
     ) -> Result<(), EngineError> {
-        self.encoder.embed(table, rows, out)
+        let Self { encoder, link } = self;
+        encoder.embed(table, rows, out)?;
+        match link {
+            Some(link) if table.is_divided() => {
+                link.gather_embeddings(encoder, table.outputs.whole, &rows.tokens, out)
+            }
+            _ => Ok(()),
+        }
     }
+
+    // The results of all other operations are the same on all ranks.
 
     fn write(&mut self, values: &[f32], out: &mut B::Buffer) -> Result<(), EngineError> {
         self.encoder.write(values, out)

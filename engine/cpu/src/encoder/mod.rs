@@ -145,7 +145,7 @@ impl CpuEncoder<'_> {
 impl Encoder<Cpu> for CpuEncoder<'_> {
     fn embed(
         &mut self,
-        table: &CpuMatrix,
+        table: &Linear<Cpu>,
         rows: &StepRows,
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
@@ -155,7 +155,11 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         let cols = out.cols;
         team.for_each_row(&mut out.values, cols, ROW_COST * cols, |row, out| {
             let (level, token) = (rows.dense_levels[row], rows.tokens[row] as usize);
-            if let Err(error) = table.read_row(level, token, out) {
+            let held = token.checked_sub(table.outputs.first);
+            let Some(held) = held.filter(|held| *held < table.matrix.rows()) else {
+                return out.fill(0.0);
+            };
+            if let Err(error) = table.matrix.read_row(level, held, out) {
                 *whole(failed.lock()) = Some(error);
             }
         });

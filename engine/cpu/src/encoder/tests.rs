@@ -221,6 +221,7 @@ impl Case {
             (0..EXPERTS as u32).map(|e| Arc::new(ffn(10 + 10 * e, e == 2))).collect();
         let shared = ffn(8, true);
         let embedding = backend.upload_matrix(&self.embedding(), self.mode).unwrap();
+        let embedding = Linear::new(embedding, None);
         let norm = backend.upload_floats(&noise(D, 31)).unwrap();
         let (router, heads) = (router(self, &mut backend), heads(self, &mut backend));
         let mut pool = backend.kv_pool(&self.pages()).unwrap();

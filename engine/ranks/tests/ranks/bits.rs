@@ -141,6 +141,13 @@ fn ranks_send_what_the_formula_says() {
             sum += usize::from(matches!(layer.feed_forward, FeedForward::Moe { .. }));
         }
         gather(&[config.vocab_size]);
+        // Rows of the embedding go to the ranks that do not hold their tokens.
+        exchanges += 1;
+        for (rank, floats) in floats.iter_mut().enumerate() {
+            let held = RankShare { rank, ranks }.rows(config.vocab_size).unwrap();
+            let of_rank = tokens.iter().filter(|token| held.contains(&(**token as usize)));
+            *floats += hidden * of_rank.count();
+        }
         let per_token = config.layers.iter().find_map(|layer| match layer.feed_forward {
             FeedForward::Moe { num_experts_per_tok, .. } => Some(num_experts_per_tok),
             FeedForward::Dense { .. } => None,

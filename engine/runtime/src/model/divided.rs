@@ -3,7 +3,6 @@
 use nestling_formats::MatrixKind;
 use nestling_formats::store::GroupId;
 
-use super::Embedding;
 use super::weights::Loader;
 use nestling_core::backend::{Backend, FeedForward, Linear, Outputs};
 use nestling_core::cancel::CancelToken;
@@ -13,24 +12,16 @@ use nestling_core::weights::MatrixWeights;
 use nestling_experts::expert::Matrices;
 
 impl<B: Backend> Loader<'_, B> {
-    /// Loads the head. If the embedding is tied to it, each rank looks up rows of all tokens and holds all rows.
+    /// Loads the head, to which the embedding may be tied.
     pub(super) fn head(
         &mut self,
-        embedding: &Embedding<B>,
         vocab_size: usize,
         hidden_size: usize,
         cancel: &CancelToken,
     ) -> Result<[Linear<B>; 1], EngineError> {
         let mut head = self.group(&GroupId::Head, cancel)?;
         let head = head.take(MatrixKind::Head, vocab_size, hidden_size)?;
-        Ok([match embedding {
-            Embedding::Head => {
-                Linear::new(self.backend.upload_matrix(&head, self.activations)?, None)
-            }
-            Embedding::Held(_) | Embedding::Stored(_) => {
-                self.linear(MatrixKind::Head, &head, None)?
-            }
-        }])
+        Ok([self.linear(MatrixKind::Head, &head, None)?])
     }
 
     /// Loads a layer's dense feed-forward part or shared expert, which have no biases.

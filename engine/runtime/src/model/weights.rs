@@ -91,10 +91,10 @@ impl<B: Backend> Weights<B> {
     /// Returns the bytes that a step reads, excluding experts: each matrix once per level of its rows.
     ///
     /// For rows without requested logits, the last layer reads only its mixer.
-    pub fn step_bytes(&self, rows: &StepRows, logit_rows: usize, vocab_size: usize) -> u64 {
+    pub fn step_bytes(&self, rows: &StepRows, logit_rows: usize) -> u64 {
         let rows_of = |level: Level| rows.dense_levels.iter().filter(|l| **l == level).count();
         let bytes_of = |level: Level| {
-            let row_bytes = self.embedding.row_bytes(&self.head[0].matrix, level, vocab_size);
+            let row_bytes = self.embedding.row_bytes(&self.head[0], level);
             let mut bytes = row_bytes * rows_of(level) as u64;
             for (index, layer) in self.layers.iter().enumerate() {
                 bytes += layer.mixer.read_bytes(level);
@@ -223,7 +223,7 @@ impl<B: Backend> Loader<'_, B> {
         let (vocab_size, hidden_size) = (config.vocab_size, config.hidden_size);
         let parts = config.num_hidden_layers + 1;
         let embedding = self.embedding(rows, vocab_size, hidden_size, cancel)?;
-        let head = self.head(&embedding, vocab_size, hidden_size, cancel)?;
+        let head = self.head(vocab_size, hidden_size, cancel)?;
         let final_norm = Floats::read(self.source, None)?;
         let final_norm = final_norm.upload(self.backend, FloatKind::FinalNorm, hidden_size)?;
         progress(1, parts);
@@ -257,7 +257,7 @@ impl<B: Backend> Loader<'_, B> {
         }
         let mut table = self.group(&GroupId::Embedding, cancel)?;
         let table = table.take(MatrixKind::Embedding, vocab_size, hidden_size)?;
-        self.backend.upload_matrix(&table, self.activations).map(Embedding::Held)
+        self.linear(MatrixKind::Embedding, &table, None).map(Embedding::Held)
     }
 
     pub(super) fn group(
