@@ -276,12 +276,12 @@ impl Case {
 /// Returns the results of the head for two rows.
 fn head_results<B: Backend>(
     enc: &mut B::Encoder<'_>,
-    embedding: B::Matrix,
+    embedding: Linear<B>,
     levels: &[Level],
     normed: &B::Buffer,
     logits: &mut B::Buffer,
 ) -> [(&'static str, Vec<f32>); 3] {
-    let head = [Linear::new(embedding, None)];
+    let head = [embedding];
     enc.matmul(&head, levels, normed, Write::Set, logits).unwrap();
     let products = block_on(enc.read(logits)).unwrap();
     enc.write_rows(&noise(50, 37), &[1], logits).unwrap();
