@@ -221,6 +221,7 @@ fn floats(criterion: &mut Criterion) -> Result<(), EngineError> {
     let table = device.upload_matrix(&table, INT8)?;
     let mut out = device.buffer(256, COLS)?;
     let bytes = WgpuBackend::matrix_bytes(&table, Level::L6) * 256 / ROWS as u64;
+    let table = Linear::new(table, None);
     let (what, embed) = (&mut device, "embed, 256 rows at level 6");
     measure(&mut group, (what, embed, bytes), |encoder| encoder.embed(&table, &rows, &mut out))?;
     // Heads of latent attention: 16 with 128 inputs, followed by 64 elements.

@@ -31,7 +31,7 @@ use crate::weights::{ActivationMode, MatrixWeights};
 
 pub use checked::CheckedEncoder;
 pub use device_routing::{DeviceRouting, NoTable};
-pub use encoder::{BindWeights, Encoder, EncoderExt, Write, argmax};
+pub use encoder::{BindWeights, CompleteInner, Encoder, EncoderExt, Write, argmax};
 pub use expert_biases::ExpertBiases;
 pub use needs::ModelNeeds;
 

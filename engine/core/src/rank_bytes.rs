@@ -1,4 +1,6 @@
-//! Sizes of the weights that the ranks of a model divide.
+//! Rule of which rows of dense matrices a rank holds, and the sizes that follow from it.
+
+use std::ops::Range;
 
 use crate::group::RankShare;
 use nestling_formats::store::{Encoding, Group, GroupId, Index, Matrix};
@@ -6,29 +8,31 @@ use nestling_formats::{Level, MatrixKind, Plane};
 
 /// Returns the bytes of dense matrices' rows that other ranks hold.
 pub fn bytes_elsewhere(index: &Index, level: Level, share: RankShare) -> u64 {
-    let is_dense = |id: &GroupId| matches!(id, GroupId::Dense { .. } | GroupId::Head);
-    let groups = index.groups().iter().filter(|group| is_dense(&group.id));
-    groups.map(|group| group_bytes_elsewhere(index, group, level, share)).sum()
+    index.groups().iter().map(|group| group_bytes_elsewhere(index, group, level, share)).sum()
 }
 
-fn group_bytes_elsewhere(index: &Index, group: &Group, level: Level, share: RankShare) -> u64 {
+/// Returns the bytes of a dense group's rows that other ranks hold; 0 for groups of other kinds.
+pub fn group_bytes_elsewhere(index: &Index, group: &Group, level: Level, share: RankShare) -> u64 {
+    if !matches!(group.id, GroupId::Dense { .. } | GroupId::Embedding | GroupId::Head) {
+        return 0;
+    }
     // Default: a level without a section in the store uses no planes.
     let planes = index.planes_at(group, level).unwrap_or(0);
-    let divided = group.matrices.iter().filter(|matrix| is_divided(matrix.kind));
-    let elsewhere = divided.map(|matrix| match share.rows(matrix.rows) {
-        None => 0,
-        Some(held) => {
-            bytes(matrix, planes, matrix.rows).saturating_sub(bytes(matrix, planes, held.len()))
-        }
-    });
+    let elsewhere =
+        group.matrices.iter().map(|matrix| match held_rows(matrix.kind, matrix.rows, share) {
+            None => 0,
+            Some(held) => {
+                bytes(matrix, planes, matrix.rows).saturating_sub(bytes(matrix, planes, held.len()))
+            }
+        });
     elsewhere.sum()
 }
 
-/// Returns true for matrices whose rows are divided: all that are multiplied as a whole with the rows of a step, but
-/// for feed-forward parts, whose two products are one operation.
-fn is_divided(kind: MatrixKind) -> bool {
-    use MatrixKind::{Down, Embedding, Gate, KeyUp, Up, ValueUp};
-    !matches!(kind, Embedding | Gate | Up | Down | KeyUp | ValueUp)
+/// Returns the rows that a rank holds of a dense matrix of `rows` rows, or `None` if every rank holds all: matrices of
+/// single heads, and those with too few rows.
+pub fn held_rows(kind: MatrixKind, rows: usize, share: RankShare) -> Option<Range<usize>> {
+    let is_divided = !matches!(kind, MatrixKind::KeyUp | MatrixKind::ValueUp);
+    share.rows(rows).filter(|_| is_divided)
 }
 
 /// Returns the bytes of `rows` rows of a matrix, after the first `planes` planes of its group.

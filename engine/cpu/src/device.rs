@@ -51,6 +51,8 @@ pub(super) struct FeedForwardScratch {
     pub x: QuantizedRows,
     /// Quantized input of a feed-forward part's second product.
     pub inner: QuantizedRows,
+    /// Gate, and up, of a rank's part of a feed-forward part.
+    pub halves: [CpuBuffer; 2],
     /// Inputs of heads that are multiplied with float activations.
     pub heads: Vec<f32>,
     pub inners: Vec<Inner<'static>>,

@@ -61,6 +61,7 @@ fn model(rates: &[Vec<f64>], chosen: usize, ranks: usize) -> RankedModel {
         demands: RankShare { rank: 0, ranks }.all().map(demand_of).collect(),
         traffic: Traffic {
             ranks,
+            embedding: Vec::new(),
             layers: vec![vec![gather(1000.0), rows, gather(500.0)]; rates.len()],
             head: vec![gather(2000.0)],
         },
@@ -220,8 +221,9 @@ fn a_published_shape_exchanges_what_the_design_says() {
             assert_eq!(layer.len(), 4);
         }
         assert!((received(&model.traffic.head) - 4.0 * 151_936.0 * elsewhere).abs() < 1e-6);
-        assert_eq!(model.traffic.exchanges(), 3 * 4 + 2);
-        assert_eq!(model.traffic.messages(), (3 * 4 + 2) * (ranks - 1));
+        assert!((received(&model.traffic.embedding) - 4.0 * 2048.0 * elsewhere).abs() < 1e-6);
+        assert_eq!(model.traffic.exchanges(), 3 * 4 + 3);
+        assert_eq!(model.traffic.messages(), (3 * 4 + 3) * (ranks - 1));
         // Each expert is on one rank, and slices of all are on each.
         let held: u64 = model.demands.iter().map(Demand::expert_bytes).sum();
         assert_eq!(held, whole.expert_bytes());

@@ -154,7 +154,7 @@ impl ModelSource {
     ) -> Result<MemoryPlan, EngineError> {
         match self {
             Self::Checkpoint(checkpoint) => {
-                Ok(MemoryPlan::resident(config, options, checkpoint.weight_bytes()))
+                Ok(MemoryPlan::resident(config, options, checkpoint.weight_bytes(), share))
             }
             Self::Store(store) => {
                 let plan = |available| {
@@ -174,7 +174,7 @@ impl ModelSource {
                 plan(available())
             }
             #[cfg(not(target_family = "wasm"))]
-            Self::Mapped(_) => Ok(MemoryPlan::resident(config, options, 0)),
+            Self::Mapped(_) => Ok(MemoryPlan::resident(config, options, 0, share)),
         }
     }
 

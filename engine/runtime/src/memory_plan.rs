@@ -12,7 +12,7 @@ use nestling_core::error::{EngineError, MemoryTooSmall};
 use nestling_core::float_bytes;
 use nestling_core::group::RankShare;
 use nestling_core::kv_cache::{KvDtype, KvShape, pages_for};
-use nestling_core::rank_bytes::bytes_elsewhere;
+use nestling_core::rank_bytes::{bytes_elsewhere, group_bytes_elsewhere};
 use nestling_core::recurrent::{STATES_PER_SEQUENCE, StateShape};
 use nestling_experts::allocation::{self, Allocation, Counting};
 use nestling_experts::expert::rows_that_stay;
@@ -164,8 +164,10 @@ impl MemoryPlan {
             }
             _ => dense.saturating_add(experts),
         };
-        let resident =
-            Self { expert_bytes_total: experts, ..Self::resident(config, options, weight_bytes) };
+        let resident = Self {
+            expert_bytes_total: experts,
+            ..Self::resident(config, options, weight_bytes, share)
+        };
         let fits = available.is_none_or(|available| resident.total_bytes() <= available);
         let may_stream = config.has_experts() && options.residence != Residence::Auto;
         if options.residence == Residence::Owned || (fits && !may_stream) {
@@ -174,12 +176,18 @@ impl MemoryPlan {
         let table = ExpertTable::of_index(index, config, level)?;
         if !config.has_experts() {
             // Only the sessions can take less, since each step reads all dense weights.
-            let plan = Self::streamed(config, options, available, weight_bytes, &table, resident)?;
+            let plan =
+                Self::streamed(config, options, available, weight_bytes, &table, resident, share)?;
             return Ok(Self { residence: PlannedResidence::Resident, ..plan });
         }
         let dense = match rows_that_stay(index) {
             Some(rows) => {
-                let embedding = bytes_of(&mut index.group(&GroupId::Embedding).into_iter());
+                let held = |group| {
+                    let whole = bytes_of(&mut std::iter::once(group));
+                    whole.saturating_sub(group_bytes_elsewhere(index, group, level, share))
+                };
+                // Default: a tied embedding has no group.
+                let embedding = index.group(&GroupId::Embedding).map_or(0, held);
                 dense.saturating_sub(embedding).saturating_add(rows.saturating_mul(ROW_BYTES))
             }
             None => dense,
@@ -190,7 +198,7 @@ impl MemoryPlan {
         if fits && options.residence == Residence::Lazy {
             return Ok(lazy);
         }
-        Self::streamed(config, options, available, dense, &table, resident)
+        Self::streamed(config, options, available, dense, &table, resident, share)
     }
 
     /// Returns the plan of a resident model with experts read while it runs.
@@ -206,6 +214,7 @@ impl MemoryPlan {
         dense: u64,
         table: &ExpertTable,
         resident: Self,
+        share: RankShare,
     ) -> Result<Self, EngineError> {
         let given = available.unwrap_or(u64::MAX);
         let program_bytes = PROGRAM_BYTES_MAX.min(given / PROGRAM_SHARE);
@@ -214,10 +223,10 @@ impl MemoryPlan {
         let rest = |room: &SessionMemory| {
             dense.saturating_add(room.kv_bytes).saturating_add(room.scratch_bytes)
         };
-        let mut room = SessionMemory::streamed(config, options, available);
+        let mut room = SessionMemory::streamed(config, options, available, share);
         if available < rest(&room).saturating_add(least) {
             // The minimum possible, which an error reports.
-            room = SessionMemory::streamed(config, options, 0);
+            room = SessionMemory::streamed(config, options, 0, share);
         }
         let rest = rest(&room);
         // Planes occupy whole blocks in memory: in a tiny store, the planes of one token may exceed the
@@ -255,8 +264,9 @@ impl MemoryPlan {
         config: &ModelConfig,
         options: &ModelOptions,
         weight_bytes: u64,
+        share: RankShare,
     ) -> Self {
-        let room = SessionMemory::resident(config, options);
+        let room = SessionMemory::resident(config, options, share);
         Self {
             residence: PlannedResidence::Resident,
             weight_bytes,
@@ -300,20 +310,25 @@ struct SessionMemory {
 
 impl SessionMemory {
     /// Plans sessions beside resident weights: two of the default context length.
-    fn resident(config: &ModelConfig, options: &ModelOptions) -> Self {
+    fn resident(config: &ModelConfig, options: &ModelOptions, share: RankShare) -> Self {
         let trained = config.max_position_embeddings;
         let requested = options.context_length.filter(|length| *length > 0);
         // Default: the trained context length, at most `CONTEXT_DEFAULT_MAX`.
         let context_length = requested.unwrap_or(CONTEXT_DEFAULT_MAX).min(trained);
         let kv_tokens = options.kv_tokens.unwrap_or(context_length.saturating_mul(2));
-        Self::with(config, options, context_length, kv_tokens, options.rows_max)
+        Self::with(config, options, context_length, kv_tokens, options.rows_max, share)
     }
 
     /// Plans sessions beside streamed experts.
     ///
     /// The context is shortened to leave memory for experts, and the rows per step are limited by a share of
     /// the budget.
-    fn streamed(config: &ModelConfig, options: &ModelOptions, available: u64) -> Self {
+    fn streamed(
+        config: &ModelConfig,
+        options: &ModelOptions,
+        available: u64,
+        rank: RankShare,
+    ) -> Self {
         let trained = config.max_position_embeddings;
         let requested = options.context_length.filter(|length| *length > 0);
         // Default: the trained context length, at most `CONTEXT_DEFAULT_MAX`.
@@ -326,12 +341,19 @@ impl SessionMemory {
             context_length = (context_length / 2).max(CONTEXT_DEFAULT_MIN);
         }
         let kv_tokens = options.kv_tokens.unwrap_or(context_length);
-        let fixed = scratch_bytes(config, 0);
-        let per_row = scratch_bytes(config, 1).saturating_sub(fixed).max(1);
+        let fixed = scratch_bytes(config, 0, rank);
+        let per_row = scratch_bytes(config, 1, rank).saturating_sub(fixed).max(1);
         let share = (available / SCRATCH_SHARE).saturating_sub(fixed) / per_row;
         let rows = usize::try_from(share).unwrap_or(usize::MAX);
         let rows = rows.clamp(options.rows_max.min(64), STREAMED_ROWS_MAX.max(options.rows_max));
-        Self::with(config, options, context_length, kv_tokens, rows.min(context_length).max(1))
+        Self::with(
+            config,
+            options,
+            context_length,
+            kv_tokens,
+            rows.min(context_length).max(1),
+            rank,
+        )
     }
 
     fn with(
@@ -340,6 +362,7 @@ impl SessionMemory {
         context_length: usize,
         kv_tokens: usize,
         rows_max: usize,
+        share: RankShare,
     ) -> Self {
         let kv_pages = pages_for(kv_tokens.max(context_length));
         let state_bytes = StateShape::model_state_bytes(config) as u64;
@@ -350,7 +373,7 @@ impl SessionMemory {
         };
         let kv_bytes = kv_bytes(config, options.kv_dtype, kv_pages)
             .saturating_add(state_bytes.saturating_mul(states as u64));
-        let scratch_bytes = scratch_bytes(config, rows_max as u64);
+        let scratch_bytes = scratch_bytes(config, rows_max as u64, share);
         Self { context_length, kv_pages, states, kv_bytes, scratch_bytes, rows_max }
     }
 }
@@ -391,7 +414,7 @@ fn latent_floats(latent: &LatentConfig) -> (usize, usize) {
 }
 
 /// Returns the bytes of the activations of one step.
-fn scratch_bytes(config: &ModelConfig, rows: u64) -> u64 {
+fn scratch_bytes(config: &ModelConfig, rows: u64, share: RankShare) -> u64 {
     let (qkv, attended) = mixer_floats(config);
     let experts = config.layers.iter().map(|layer| match layer.feed_forward {
         FeedForward::Dense { intermediate_size } => (1, intermediate_size),
@@ -404,7 +427,12 @@ fn scratch_bytes(config: &ModelConfig, rows: u64) -> u64 {
     let per_token = experts.iter().fold(0, |most, (count, _)| most.max(*count));
     let inner = experts.iter().fold(0, |most, (_, width)| most.max(*width));
     let hidden_rows = 6 + per_token;
-    let floats = hidden_rows * config.hidden_size + 2 * qkv + attended;
+    let dense = config.layers.iter().filter_map(|layer| layer.feed_forward.dense_size());
+    // Default: without dense parts, none is divided.
+    let dense = dense.max().unwrap_or(0);
+    // Gate and up of a divided part, and the messages that complete them.
+    let divided = if share.is_divided() { 4 * dense } else { 0 };
+    let floats = hidden_rows * config.hidden_size + 2 * qkv + attended + divided;
     // Inputs of products as int8, with a scale and a sum per 32 values.
     let int8 = (config.hidden_size + qkv + inner) * 5 / 4;
     // The same, gathered: the inputs of each expert use, and those of one product.

@@ -24,7 +24,7 @@ use nestling_formats::store::GroupId;
 use nestling_formats::{Level, MatrixId, MatrixKind};
 use nestling_import::Checkpoint;
 
-use nestling_core::backend::{Backend, Encoder, EncoderExt};
+use nestling_core::backend::{Backend, Encoder, EncoderExt, Linear};
 use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef, StepRows};
 use nestling_core::cancel::CancelToken;
 use nestling_core::driver::block_on;
@@ -134,7 +134,7 @@ impl<'a> Calibrator<'a> {
             config.vocab_size,
             hidden_size,
         )?;
-        let table = cpu.upload_matrix(&table, ActivationMode::Float)?;
+        let table = Linear::new(cpu.upload_matrix(&table, ActivationMode::Float)?, None);
         let values = tokens.tokens().len().saturating_mul(hidden_size);
         let mut hidden = try_with_capacity("activations of the calibration text", values)?;
         let mut rows = cpu.buffer(STEP_ROWS, hidden_size)?;

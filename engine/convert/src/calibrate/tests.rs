@@ -172,7 +172,7 @@ fn head_of(checkpoint: &Checkpoint, hidden: &[f32]) -> Vec<f32> {
     encoder.write(hidden, &mut x).unwrap();
     encoder.rms_norm(&x, norm, config.rms_norm_eps, Write::Set, &mut normed).unwrap();
     let levels = vec![Level::L8; hidden.len() / size.1];
-    let head = [nestling_core::backend::Linear::new(matrix, None)];
+    let head = [Linear::new(matrix, None)];
     encoder.matmul(&head, &levels, &normed, Write::Set, &mut logits).unwrap();
     if let Some(cap) = config.final_logit_softcapping {
         encoder.softcap(cap, &mut logits).unwrap();

@@ -4,8 +4,8 @@ use nestling_formats::Level;
 
 use super::checks::Operation;
 use super::{
-    AttentionHeads, Backend, BindWeights, DeltaNet, Encoder, FeedForward, HasShape, HeadMatrices,
-    KvPages, Linear, PinnedExpert, Router, Routing, Shape, Write,
+    AttentionHeads, Backend, BindWeights, CompleteInner, DeltaNet, Encoder, FeedForward, HasShape,
+    HeadMatrices, KvPages, Linear, Outputs, PinnedExpert, Router, Routing, Shape, Write,
 };
 use crate::batch::StepRows;
 use crate::error::EngineError;
@@ -35,16 +35,18 @@ impl<E> CheckedEncoder<E> {
 impl<B: Backend, E: Encoder<B>> Encoder<B> for CheckedEncoder<E> {
     fn embed(
         &mut self,
-        table: &B::Matrix,
+        table: &Linear<B>,
         rows: &StepRows,
         out: &mut B::Buffer,
     ) -> Result<(), EngineError> {
-        let (op, Shape { rows: vocab_size, cols }) = (Operation("embed"), table.shape());
+        let (op, Shape { rows: held, cols }) = (Operation("embed"), table.matrix.shape());
+        let Outputs { first, whole: vocab_size } = table.outputs;
+        op.at_most("last row of the table", vocab_size, first.saturating_add(held))?;
         if let Some(&token) = rows.tokens.iter().find(|token| **token as usize >= vocab_size) {
             return Err(EngineError::TokenOutOfRange { token, vocab_size });
         }
         op.output(Shape { rows: rows.len(), cols }, Write::Set, out.shape())?;
-        op.levels(table, &rows.dense_levels)?;
+        op.levels(&table.matrix, &rows.dense_levels)?;
         self.0.embed(table, rows, out)
     }
 
@@ -211,6 +213,22 @@ impl<B: Backend, E: Encoder<B>> Encoder<B> for CheckedEncoder<E> {
         let cols = op.feed_forward(weights, levels, cols)?;
         op.output(Shape { rows, cols }, write, out.shape())?;
         self.0.ffn(weights, levels, x, write, out)
+    }
+
+    fn ffn_of_rank(
+        &mut self,
+        weights: &FeedForward<B>,
+        levels: &[Level],
+        x: &B::Buffer,
+        write: Write,
+        complete: CompleteInner<'_>,
+        out: &mut B::Buffer,
+    ) -> Result<(), EngineError> {
+        let (op, Shape { rows, cols }) = (Operation("ffn of a rank"), x.shape());
+        op.size("levels", rows, levels.len())?;
+        let cols = op.part_of_rank(weights, levels, cols)?;
+        op.output(Shape { rows, cols }, write, out.shape())?;
+        self.0.ffn_of_rank(weights, levels, x, write, complete, out)
     }
 
     fn add_gated(

@@ -145,19 +145,32 @@ impl Operation {
         Ok(Shape { rows: x.rows, cols })
     }
 
-    /// Checks gate, up and down and returns the number of columns of the result.
+    /// Checks whole gate and up, and down, and returns the number of columns of the result.
     pub fn feed_forward<B: Backend>(
         self,
         weights: &FeedForward<B>,
         levels: &[Level],
         inputs: usize,
     ) -> Result<usize, EngineError> {
+        let (gate, cols) = (&weights.gate, self.part_of_rank(weights, levels, inputs)?);
+        self.size("outputs of gate", gate.outputs.whole, gate.matrix.shape().rows)?;
+        Ok(cols)
+    }
+
+    /// Checks the rows of gate, up and down that a rank holds, and returns the number of columns of the result.
+    pub fn part_of_rank<B: Backend>(
+        self,
+        weights: &FeedForward<B>,
+        levels: &[Level],
+        inputs: usize,
+    ) -> Result<usize, EngineError> {
         let FeedForward { gate, up, down, .. } = weights;
-        let inner = gate.matrix.shape().rows;
         self.linear(gate, levels, inputs)?;
         self.linear(up, levels, inputs)?;
-        self.size("outputs of up", inner, up.matrix.shape().rows)?;
-        self.linear(down, levels, inner)?;
+        self.size("outputs of up", gate.matrix.shape().rows, up.matrix.shape().rows)?;
+        self.size("first output of up", gate.outputs.first, up.outputs.first)?;
+        self.size("outputs of whole up", gate.outputs.whole, up.outputs.whole)?;
+        self.linear(down, levels, gate.outputs.whole)?;
         Ok(down.outputs.whole)
     }
 

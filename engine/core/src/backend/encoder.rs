@@ -3,8 +3,8 @@
 use nestling_formats::Level;
 
 use super::{
-    AttentionHeads, Backend, DeltaNet, FeedForward, HeadMatrices, Linear, PinnedExpert, Router,
-    Routing,
+    AttentionHeads, Backend, DeltaNet, FeedForward, HasShape, HeadMatrices, Linear, PinnedExpert,
+    Router, Routing,
 };
 use crate::batch::StepRows;
 use crate::error::EngineError;
@@ -19,19 +19,24 @@ pub enum Write {
     Add,
 }
 
+/// Callback that receives the inner activations of a feed-forward part, `[T, I]`, in host memory, and replaces
+/// the columns that other ranks computed.
+pub type CompleteInner<'a> = &'a mut dyn FnMut(&mut [f32]) -> Result<(), EngineError>;
+
 /// Records or runs the operations of one step. T = rows, D = hidden size.
 ///
 /// The trait contains only the operations of model graphs. Related traits: [`SlotMemory`](super::SlotMemory)
 /// for slots of streamed experts, [`DeviceRouting`](super::DeviceRouting) for experts that a device finds
 /// itself, [`BindWeights`] for weights that arrive during a step.
 pub trait Encoder<B: Backend>: Send {
-    /// Computes `out[t] = table[tokens[t]]` at each row's dense level.
+    /// Computes `out[t] = table[tokens[t]]` at each row's dense level. On a rank of several, rows of tokens that
+    /// another rank holds are unspecified.
     ///
     /// # Errors
-    /// Returns an error if a token is outside the table or the device failed.
+    /// Returns an error if a token is outside the whole table, the backend needs a whole one, or the device failed.
     fn embed(
         &mut self,
-        table: &B::Matrix,
+        table: &Linear<B>, // [vocabulary, D], without bias
         rows: &StepRows,
         out: &mut B::Buffer, // [T, D]
     ) -> Result<(), EngineError>;
@@ -219,6 +224,25 @@ pub trait Encoder<B: Backend>: Send {
         write: Write,
         out: &mut B::Buffer, // [T, D]
     ) -> Result<(), EngineError>;
+
+    /// Computes [`Encoder::ffn`] of matrices of which this rank holds some rows. `complete` is called once, before
+    /// the product with down, of which only the rank's columns of `out` are computed.
+    ///
+    /// # Errors
+    /// Returns an error if sizes differ, `complete` or the device failed, or the backend needs whole matrices.
+    fn ffn_of_rank(
+        &mut self,
+        weights: &FeedForward<B>,
+        levels: &[Level], // [T]
+        x: &B::Buffer,    // [T, D]
+        write: Write,
+        complete: CompleteInner<'_>,
+        out: &mut B::Buffer, // [T, D]
+    ) -> Result<(), EngineError> {
+        let _ = (levels, x, write, complete, out);
+        let (whole, held) = (weights.gate.outputs.whole, weights.gate.matrix.shape().rows);
+        Err(EngineError::mismatch("rows of a feed-forward part", whole, held))
+    }
 
     /// Computes `out[t] += sigmoid(gate[t]) * x[t]`.
     ///

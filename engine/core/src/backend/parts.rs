@@ -48,13 +48,18 @@ pub struct FeedForward<B: Backend> {
     pub activation: Activation,
     /// Gate projection, `[I, D]`.
     pub gate: Linear<B>,
-    /// Up projection, `[I, D]`.
+    /// Up projection, `[I, D]`. A rank of several holds the same rows of gate and up.
     pub up: Linear<B>,
     /// Down projection, `[D, I]`.
     pub down: Linear<B>,
 }
 
 impl<B: Backend> FeedForward<B> {
+    /// Returns true if other ranks hold rows of a matrix.
+    pub fn is_divided(&self) -> bool {
+        self.gate.is_divided() || self.up.is_divided() || self.down.is_divided()
+    }
+
     /// Returns the bytes that the three products read at a level.
     pub fn read_bytes(&self, level: Level) -> u64 {
         let parts = [&self.gate, &self.up, &self.down];

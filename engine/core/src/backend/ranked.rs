@@ -1,14 +1,18 @@
 //! Encoder of a rank: computes the rank's part of an operation, and completes the result from the other ranks.
 //!
-//! Activations are the same on all ranks. Two operations have divided results:
+//! Activations are the same on all ranks. These operations have divided results:
 //!
 //! - Products with matrices whose rows are divided ([`Linear::outputs`]): each rank computes its columns of the
 //!   output, and columns are gathered.
+//! - Feed-forward parts: the inner activations are gathered like that, as floats, before they are rotated and
+//!   quantized as on one rank, and then the outputs.
+//! - The embedding, whose rows are gathered from the ranks that hold them.
 //! - Experts, each of which one rank holds. Rank `r` receives columns `r` of all expert rows, sums them in the
 //!   router's order, and the sums are gathered. This moves D · K / N + D values per row and rank, where gathering
 //!   all expert rows would move D · K.
 
 use std::ops::Range;
+use std::slice;
 use std::sync::{Arc, Mutex};
 
 use nestling_formats::Level;
@@ -36,13 +40,19 @@ pub struct RankLink {
 struct Messages {
     /// Contents of the buffer that is completed.
     values: Vec<f32>,
-    part: Vec<u8>,
-    parts: Vec<Vec<u8>>,    // [ranks]
-    incoming: Vec<Vec<u8>>, // [ranks]
+    messages: GatherMemory,
+    parts: Vec<Vec<u8>>, // [ranks]
     /// Expert rows that this rank computed since the last sum.
     computed: Vec<u32>,
     /// Expert rows that arrived.
     arrived: Vec<bool>, // [T * K]
+}
+
+/// Memory of the messages of a gather.
+#[derive(Debug, Default)]
+struct GatherMemory {
+    part: Vec<u8>,
+    incoming: Vec<Vec<u8>>, // [ranks]
 }
 
 impl RankLink {
@@ -64,9 +74,57 @@ impl RankLink {
         out: &mut B::Buffer,
     ) -> Result<(), EngineError> {
         let mut memory = whole(self.memory.lock());
-        let Messages { values, part, incoming, .. } = &mut *memory;
-        let (own, width) = (self.share(), out.shape().cols.max(1));
+        let Messages { values, messages, .. } = &mut *memory;
         block_on(encoder.read_into(out, values))?;
+        self.complete_columns(messages, out.shape().cols, columns, values)?;
+        encoder.write(values, out)
+    }
+
+    /// Replaces the rows of tokens whose embeddings other ranks hold.
+    fn gather_embeddings<B: Backend>(
+        &self,
+        encoder: &mut impl Encoder<B>,
+        vocab_size: usize,
+        tokens: &[u32], // [T]
+        out: &mut B::Buffer,
+    ) -> Result<(), EngineError> {
+        let mut memory = whole(self.memory.lock());
+        let Messages { values, messages: GatherMemory { part, incoming }, .. } = &mut *memory;
+        let (own, width) = (self.share(), out.shape().cols.max(1));
+        let holds = |share: RankShare, token: &u32| {
+            let held = share.rows(vocab_size);
+            held.is_some_and(|held| held.contains(&(*token as usize)))
+        };
+        block_on(encoder.read_into(out, values))?;
+        part.clear();
+        for (row, token) in values.chunks_exact(width).zip(tokens) {
+            if holds(own, token) {
+                part.extend_from_slice(bytemuck::cast_slice(row));
+            }
+        }
+        self.group.all_gather(part, incoming)?;
+        for (share, part) in own.all().zip(&*incoming).filter(|(share, _)| *share != own) {
+            let of_rank = |token: &&u32| holds(share, token);
+            let expected = 4 * width * tokens.iter().filter(of_rank).count();
+            check_length(share.rank, expected, part.len())?;
+            let rows = values.chunks_exact_mut(width).zip(tokens);
+            let rows = rows.filter(|(_, token)| holds(share, token));
+            rows.zip(part.chunks_exact(4 * width))
+                .for_each(|((row, _), bytes)| copy_floats(bytes, row));
+        }
+        encoder.write(values, out)
+    }
+
+    /// Replaces the columns of other ranks in rows of `width` values.
+    fn complete_columns(
+        &self,
+        messages: &mut GatherMemory,
+        width: usize,
+        columns: impl Fn(RankShare) -> Vec<Range<usize>>,
+        values: &mut [f32], // [T, width]
+    ) -> Result<(), EngineError> {
+        let GatherMemory { part, incoming } = messages;
+        let (own, width) = (self.share(), width.max(1));
         part.clear();
         let held = columns(own);
         for row in values.chunks_exact(width) {
@@ -86,7 +144,34 @@ impl RankLink {
                 }
             }
         }
-        encoder.write(values, out)
+        Ok(())
+    }
+
+    /// Computes a feed-forward part of whose matrices each rank holds rows.
+    fn divided_ffn<B: Backend>(
+        &self,
+        encoder: &mut impl Encoder<B>,
+        weights: &FeedForward<B>,
+        levels: &[Level],
+        x: &B::Buffer,
+        write: Write,
+        out: &mut B::Buffer,
+    ) -> Result<(), EngineError> {
+        let FeedForward { gate, down, .. } = weights;
+        if gate.is_divided() {
+            let complete = &mut |inner: &mut [f32]| {
+                let messages = &mut whole(self.memory.lock()).messages;
+                let columns = |share| columns_of(slice::from_ref(gate), share);
+                self.complete_columns(messages, gate.outputs.whole, columns, inner)
+            };
+            encoder.ffn_of_rank(weights, levels, x, write, complete, out)?;
+        } else {
+            encoder.ffn(weights, levels, x, write, out)?;
+        }
+        if !down.is_divided() {
+            return Ok(());
+        }
+        self.gather_columns(encoder, |share| columns_of(slice::from_ref(down), share), out)
     }
 
     /// Replaces this rank's columns of all expert rows by those that their ranks computed.
@@ -97,7 +182,8 @@ impl RankLink {
         out: &mut B::Buffer, // [count, D]
     ) -> Result<(), EngineError> {
         let mut memory = whole(self.memory.lock());
-        let Messages { values, parts, incoming, computed, arrived, .. } = &mut *memory;
+        let Messages { values, parts, messages, computed, arrived } = &mut *memory;
+        let incoming = &mut messages.incoming;
         let (own, width) = (self.share(), out.shape().cols);
         block_on(encoder.read_into(out, values))?;
         // A rank without one of the experts has not written any row.
@@ -261,8 +347,13 @@ impl<B: Backend, E: Encoder<B>> Encoder<B> for RankEncoder<E> {
         write: Write,
         out: &mut B::Buffer,
     ) -> Result<(), EngineError> {
-        self.beat();
-        self.encoder.ffn(weights, levels, x, write, out)
+        let Self { encoder, link } = self;
+        let Some(link) = link else { return encoder.ffn(weights, levels, x, write, out) };
+        link.group.beat();
+        if !weights.is_divided() {
+            return encoder.ffn(weights, levels, x, write, out);
+        }
+        link.divided_ffn(encoder, weights, levels, x, write, out)
     }
 
     fn attend(
@@ -289,16 +380,23 @@ impl<B: Backend, E: Encoder<B>> Encoder<B> for RankEncoder<E> {
         self.encoder.delta_net(net, rows, projected, states, out)
     }
 
-    // The results of all other operations are the same on all ranks.
-
     fn embed(
         &mut self,
-        table: &B::Matrix,
+        table: &Linear<B>,
         rows: &StepRows,
         out: &mut B::Buffer,
     ) -> Result<(), EngineError> {
-        self.encoder.embed(table, rows, out)
+        let Self { encoder, link } = self;
+        encoder.embed(table, rows, out)?;
+        match link {
+            Some(link) if table.is_divided() => {
+                link.gather_embeddings(encoder, table.outputs.whole, &rows.tokens, out)
+            }
+            _ => Ok(()),
+        }
     }
+
+    // The results of all other operations are the same on all ranks.
 
     fn write(&mut self, values: &[f32], out: &mut B::Buffer) -> Result<(), EngineError> {
         self.encoder.write(values, out)

@@ -17,7 +17,7 @@ use crate::columns::{Cut, for_each_block};
 use crate::device::{Cpu, FeedForwardScratch};
 use crate::matrix::{CpuBuffer, CpuMatrix};
 use crate::team::Team;
-use nestling_core::backend::{FeedForward, Linear};
+use nestling_core::backend::{CompleteInner, FeedForward, Linear};
 use nestling_core::error::EngineError;
 use nestling_core::recycle::recycle;
 
@@ -142,6 +142,43 @@ fn separate(
     }
     let rows = RowLevels { rows: RowMap { x: &all, out: used.rows.out }, levels: &levels };
     linear_rows(team, work, down, rows, &inner, down.outputs.first, out)
+}
+
+/// Computes a part of whose gate and up this rank may hold some rows. The bits are those of [`feed_forward`].
+pub(super) fn feed_forward_of_rank(
+    team: &Team,
+    work: &mut FeedForwardScratch,
+    weights: &FeedForward<Cpu>,
+    levels: &[Level],
+    x: &CpuBuffer,
+    complete: CompleteInner<'_>,
+    out: Output,
+) -> Result<(), EngineError> {
+    let FeedForward { activation, gate, up, down } = weights;
+    let all: Vec<u32> = (0..levels.len() as u32).collect();
+    let rows = RowLevels { rows: RowMap::same(&all), levels };
+    let (cols, first) = (gate.outputs.whole, gate.outputs.first);
+    let mut halves = std::mem::take(&mut work.halves);
+    for (linear, half) in [gate, up].into_iter().zip(&mut halves) {
+        half.cols = cols;
+        half.resize(levels.len())?;
+        let values = &mut half.values[..];
+        let out = Output { values, cols, store: StoreMode::Set };
+        linear_rows(team, work, linear, rows, x, first, out)?;
+    }
+    let [inner, other] = &mut halves;
+    let held = first..first + gate.matrix.rows();
+    for (inner, other) in inner.values.chunks_exact_mut(cols).zip(other.values.chunks_exact(cols)) {
+        team.kernels.gated(*activation, &mut inner[held.clone()], &other[held.clone()]);
+    }
+    complete(&mut inner.values)?;
+    if down.matrix.is_rotated() {
+        // Rows are whole groups.
+        team.kernels.hadamard(&mut inner.values);
+    }
+    linear_rows(team, work, down, rows, inner, down.outputs.first, out)?;
+    work.halves = halves;
+    Ok(())
 }
 
 /// Rows of a product with their levels.

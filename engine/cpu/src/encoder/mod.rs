@@ -29,10 +29,12 @@ use super::matrix::{CpuBuffer, CpuMatrix};
 use super::pages::CpuPool;
 use super::states::CpuStates;
 use super::team::ROW_COST;
-use feed_forward::{FeedForwardRows, RowLevels, count_to, feed_forward, linear_rows};
+use feed_forward::{
+    FeedForwardRows, RowLevels, count_to, feed_forward, feed_forward_of_rank, linear_rows,
+};
 use nestling_core::backend::{
-    AttentionHeads, Backend, BindWeights, DeltaNet, Encoder, ExpertUse, FeedForward, HeadMatrices,
-    Linear, Outputs, PinnedExpert, Router, Routing, Write, argmax,
+    AttentionHeads, Backend, BindWeights, CompleteInner, DeltaNet, Encoder, ExpertUse, FeedForward,
+    HeadMatrices, Linear, Outputs, PinnedExpert, Router, Routing, Write, argmax,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::error::EngineError;
@@ -143,7 +145,7 @@ impl CpuEncoder<'_> {
 impl Encoder<Cpu> for CpuEncoder<'_> {
     fn embed(
         &mut self,
-        table: &CpuMatrix,
+        table: &Linear<Cpu>,
         rows: &StepRows,
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
@@ -153,7 +155,11 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         let cols = out.cols;
         team.for_each_row(&mut out.values, cols, ROW_COST * cols, |row, out| {
             let (level, token) = (rows.dense_levels[row], rows.tokens[row] as usize);
-            if let Err(error) = table.read_row(level, token, out) {
+            let held = token.checked_sub(table.outputs.first);
+            let Some(held) = held.filter(|held| *held < table.matrix.rows()) else {
+                return out.fill(0.0);
+            };
+            if let Err(error) = table.matrix.read_row(level, held, out) {
                 *whole(failed.lock()) = Some(error);
             }
         });
@@ -388,6 +394,20 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
     ) -> Result<(), EngineError> {
         let output = Output::of(out, x.row_count(), write)?;
         self.dense_ffn(weights, levels, x, output)
+    }
+
+    fn ffn_of_rank(
+        &mut self,
+        weights: &FeedForward<Cpu>,
+        levels: &[Level],
+        x: &CpuBuffer,
+        write: Write,
+        complete: CompleteInner<'_>,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        let output = Output::of(out, x.row_count(), write)?;
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        feed_forward_of_rank(team, &mut scratch.work, weights, levels, x, complete, output)
     }
 
     fn add_gated(

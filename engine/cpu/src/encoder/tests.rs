@@ -221,6 +221,7 @@ impl Case {
             (0..EXPERTS as u32).map(|e| Arc::new(ffn(10 + 10 * e, e == 2))).collect();
         let shared = ffn(8, true);
         let embedding = backend.upload_matrix(&self.embedding(), self.mode).unwrap();
+        let embedding = Linear::new(embedding, None);
         let norm = backend.upload_floats(&noise(D, 31)).unwrap();
         let (router, heads) = (router(self, &mut backend), heads(self, &mut backend));
         let mut pool = backend.kv_pool(&self.pages()).unwrap();
@@ -275,12 +276,12 @@ impl Case {
 /// Returns the results of the head for two rows.
 fn head_results<B: Backend>(
     enc: &mut B::Encoder<'_>,
-    embedding: B::Matrix,
+    embedding: Linear<B>,
     levels: &[Level],
     normed: &B::Buffer,
     logits: &mut B::Buffer,
 ) -> [(&'static str, Vec<f32>); 3] {
-    let head = [Linear::new(embedding, None)];
+    let head = [embedding];
     enc.matmul(&head, levels, normed, Write::Set, logits).unwrap();
     let products = block_on(enc.read(logits)).unwrap();
     enc.write_rows(&noise(50, 37), &[1], logits).unwrap();

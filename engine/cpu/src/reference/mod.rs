@@ -234,13 +234,18 @@ fn feed_forward(
 impl Encoder<Reference> for ReferenceEncoder {
     fn embed(
         &mut self,
-        table: &ReferenceMatrix,
+        table: &Linear<Reference>,
         rows: &StepRows,
         out: &mut ReferenceBuffer,
     ) -> Result<(), EngineError> {
         out.resize(rows.len());
         for ((row, &token), &level) in out.rows_mut().zip(&rows.tokens).zip(&rows.dense_levels) {
-            table.read_row(level, token as usize, row)?;
+            match (token as usize).checked_sub(table.outputs.first) {
+                Some(held) if held < table.matrix.rows() => {
+                    table.matrix.read_row(level, held, row)?;
+                }
+                _ => row.fill(0.0),
+            }
         }
         Ok(())
     }

@@ -14,8 +14,8 @@ mod routed;
 
 use nestling_core::EngineError;
 use nestling_core::backend::{
-    AttentionHeads, BackendLimits, BindWeights, DeltaNet, Encoder, FeedForward, HeadMatrices,
-    Linear, PinnedExpert, Router, Routing, Write,
+    AttentionHeads, BackendLimits, BindWeights, DeltaNet, Encoder, FeedForward, HasShape,
+    HeadMatrices, Linear, PinnedExpert, Router, Routing, Write,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
@@ -127,10 +127,15 @@ impl<D: Device> Drop for GpuEncoder<'_, D> {
 impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
     fn embed(
         &mut self,
-        table: &D::Matrix,
+        table: &Linear<D>,
         rows: &StepRows,
         out: &mut GpuBuffer<D>,
     ) -> Result<(), EngineError> {
+        if table.is_divided() {
+            let (whole, held) = (table.outputs.whole, table.matrix.shape().rows);
+            return Err(EngineError::mismatch("rows of the embedding", whole, held));
+        }
+        let table = &table.matrix;
         embed::embed(self.operation()?, table, rows, out)
     }
 

@@ -1,9 +1,9 @@
 //! Speed of a model over ranks.
 
 use nestling_core::group::RankShare;
-use nestling_core::rank_bytes::bytes_elsewhere;
+use nestling_core::rank_bytes::group_bytes_elsewhere;
 use nestling_experts::residency::Placement;
-use nestling_formats::store::Index;
+use nestling_formats::store::{GroupId, Index};
 use nestling_import::{FeedForward, ModelConfig};
 
 use super::busiest::busiest_rank_experts;
@@ -142,7 +142,13 @@ impl RankedModel {
     ) -> Self {
         let demand_of = |share: RankShare| {
             let placement = Placement::of_index(index, config, share);
-            let elsewhere = bytes_elsewhere(index, whole.level, share);
+            // Like `Demand::of_store`: the embedding counts if it is the head.
+            let has_head = index.group(&GroupId::Head).is_some();
+            let groups = index.groups().iter();
+            let groups = groups.filter(|group| !has_head || group.id != GroupId::Embedding);
+            let elsewhere: u64 = groups
+                .map(|group| group_bytes_elsewhere(index, group, whole.level, share))
+                .sum();
             let mixtures = (0u32..).zip(&config.layers);
             let mixtures =
                 mixtures.filter(|(_, layer)| matches!(layer.feed_forward, FeedForward::Moe { .. }));
@@ -302,8 +308,9 @@ impl RankedModel {
             }
             (latency_s, transfer_s)
         };
-        let layers = of_rows(step.rows, &mut self.traffic.layers.iter().flatten());
-        let head = of_rows(step.sequences, &mut self.traffic.head.iter());
+        let Traffic { embedding, layers, head, .. } = &self.traffic;
+        let layers = of_rows(step.rows, &mut embedding.iter().chain(layers.iter().flatten()));
+        let head = of_rows(step.sequences, &mut head.iter());
         // The order of rank 0 and the report are short.
         let around = 2.0 * fabric.time(Operation::AllGather, 0.0, ranks).latency_s;
         (layers.0 + head.0 + around, layers.1 + head.1)

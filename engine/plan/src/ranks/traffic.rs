@@ -1,14 +1,16 @@
 //! Exchanges of a step, and their bytes.
 
 use nestling_core::group::{RankShare, UNIT_ROWS};
+use nestling_core::rank_bytes::held_rows;
 use nestling_formats::MatrixKind;
 use nestling_formats::store::{Group, GroupId, Index};
 use nestling_import::{FeedForward, ModelConfig};
 
 use super::fabric::Operation;
 
-/// Matrices whose products are one operation, and so one exchange. Kinds that are not listed are held by every rank.
-const PRODUCTS: [&[MatrixKind]; 9] = [
+/// Matrices of a layer whose products are one operation, and so one exchange. The inner activations of a feed-forward part
+/// are gathered once for gate and up. Kinds that are not listed are held by every rank.
+const PRODUCTS: [&[MatrixKind]; 10] = [
     &[MatrixKind::Query, MatrixKind::Key, MatrixKind::Value],
     &[MatrixKind::QueryGate],
     &[MatrixKind::LatentDown],
@@ -17,7 +19,8 @@ const PRODUCTS: [&[MatrixKind]; 9] = [
     &[MatrixKind::DeltaIn, MatrixKind::DeltaGate, MatrixKind::DeltaBetaDecay],
     &[MatrixKind::Output],
     &[MatrixKind::DeltaOut],
-    &[MatrixKind::Head],
+    &[MatrixKind::Gate],
+    &[MatrixKind::Down],
 ];
 
 /// Bytes of a value that ranks exchange.
@@ -54,6 +57,8 @@ pub struct PlannedExchange {
 pub struct Traffic {
     /// Number of ranks.
     pub ranks: usize,
+    /// Exchanges of the embedding, for all rows of a step. An embedding that is read from the store row by row has none.
+    pub embedding: Vec<PlannedExchange>,
     /// Exchanges of each layer, for all rows of a step.
     pub layers: Vec<Vec<PlannedExchange>>,
     /// Exchanges of the head, for the rows whose logits were requested.
@@ -73,20 +78,32 @@ impl Traffic {
                 parts.feed_forward
             {
                 let (chosen, inner) = (num_experts_per_tok as f64, moe_intermediate_size as f64);
-                exchanges.extend(mixture(form, chosen, inner, config.hidden_size as f64, ranks));
+                exchanges.extend(mixture(form, chosen, inner, config.hidden_size, ranks));
             }
             exchanges
         });
-        // A head that is the embedding is held by every rank.
-        let is_tied = index.group(&GroupId::Embedding).is_none();
-        let head = index.group(&GroupId::Head).filter(|_| !is_tied);
-        let head = head.map_or_else(Vec::new, |group| gathers(group, share));
-        Self { ranks, layers: layers.collect(), head }
+        let embedding = index.group(&GroupId::Embedding);
+        // Default: without a head of its own, a model multiplies with the embedding.
+        let head = index.group(&GroupId::Head).or(embedding);
+        let rows = |group: Option<&Group>| {
+            let matrix = group.and_then(|group| group.matrices.first());
+            matrix.and_then(|matrix| held_rows(matrix.kind, matrix.rows, share)).is_some()
+        };
+        // Default: without an embedding of its own, a model looks its tokens up in the head.
+        let embedding = rows(embedding.or(head)).then(|| gather(config.hidden_size, ranks));
+        let head = rows(head).then(|| gather(config.vocab_size, ranks));
+        Self {
+            ranks,
+            embedding: embedding.into_iter().collect(),
+            layers: layers.collect(),
+            head: head.into_iter().collect(),
+        }
     }
 
     /// Returns the number of exchanges of a step, with the report of all ranks at its end.
     pub fn exchanges(&self) -> usize {
-        self.layers.iter().map(Vec::len).sum::<usize>() + self.head.len() + 1
+        let layers = self.layers.iter().map(Vec::len).sum::<usize>();
+        self.embedding.len() + layers + self.head.len() + 1
     }
 
     /// Returns the number of messages that a rank sends in a step. Rank 0 also sends its order to each other rank.
@@ -96,8 +113,8 @@ impl Traffic {
 
     /// Returns the bytes that a rank receives for a row whose logits are requested, without the order and the report.
     pub fn row_bytes(&self) -> f64 {
-        let exchanges = self.layers.iter().flatten().chain(&self.head);
-        exchanges.map(|exchange| exchange.received_bytes).sum()
+        let exchanges = self.embedding.iter().chain(self.layers.iter().flatten());
+        exchanges.chain(&self.head).map(|exchange| exchange.received_bytes).sum()
     }
 }
 
@@ -115,18 +132,24 @@ pub fn can_be_sliced(config: &ModelConfig, ranks: usize) -> bool {
 
 /// Returns the gathers of a group's divided matrices.
 fn gathers(group: &Group, share: RankShare) -> Vec<PlannedExchange> {
-    let elsewhere = (share.ranks - 1) as f64 / share.ranks as f64;
     let of_product = |kinds: &&[MatrixKind]| {
         let matrices = group.matrices.iter().filter(|matrix| kinds.contains(&matrix.kind));
-        let divided = matrices.filter(|matrix| share.rows(matrix.rows).is_some());
+        let divided =
+            matrices.filter(|matrix| held_rows(matrix.kind, matrix.rows, share).is_some());
         let rows: usize = divided.map(|matrix| matrix.rows).sum();
-        (rows > 0).then_some(PlannedExchange {
-            operation: Operation::AllGather,
-            received_bytes: VALUE_BYTES * rows as f64 * elsewhere,
-            by_load: false,
-        })
+        (rows > 0).then(|| gather(rows, share.ranks))
     };
     PRODUCTS.iter().filter_map(of_product).collect()
+}
+
+/// Returns the gather of `columns` values of a row.
+fn gather(columns: usize, ranks: usize) -> PlannedExchange {
+    let elsewhere = (ranks - 1) as f64 / ranks as f64;
+    PlannedExchange {
+        operation: Operation::AllGather,
+        received_bytes: VALUE_BYTES * columns as f64 * elsewhere,
+        by_load: false,
+    }
 }
 
 /// Returns the exchanges of a mixture of experts.
@@ -134,7 +157,7 @@ fn mixture(
     form: ExpertForm,
     chosen: f64,
     inner: f64,
-    hidden: f64,
+    hidden: usize,
     ranks: usize,
 ) -> Vec<PlannedExchange> {
     if ranks < 2 {
@@ -144,7 +167,7 @@ fn mixture(
     let (operation, by_load, received_bytes) = match form {
         // A rank's columns of the expert rows of others, each with its number.
         ExpertForm::Whole => {
-            let columns = VALUE_BYTES * (1.0 + hidden / ranks as f64);
+            let columns = VALUE_BYTES * (1.0 + hidden as f64 / ranks as f64);
             (Operation::Exchange, true, chosen * elsewhere * columns)
         }
         ExpertForm::Sliced => {
@@ -152,10 +175,5 @@ fn mixture(
         }
     };
     let rows = PlannedExchange { operation, received_bytes, by_load };
-    let sums = PlannedExchange {
-        operation: Operation::AllGather,
-        received_bytes: VALUE_BYTES * hidden * elsewhere,
-        by_load: false,
-    };
-    vec![rows, sums]
+    vec![rows, gather(hidden, ranks)]
 }

@@ -5,18 +5,21 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Instant;
 
+use nestling_convert::convert::ConvertOptions;
 use nestling_core::group::{Group, GroupCounters, RankShare};
 use nestling_core::runner::ModelRunner;
 use nestling_cpu::Cpu;
 use nestling_experts::expert::{ExpertSource, HostOptions, Prefetch, StreamOptions};
 use nestling_experts::reads::ReadOptions;
 use nestling_experts::residency::{ExpertTable, Placement};
-use nestling_formats::Level;
+use nestling_formats::nested::InputTransform;
+use nestling_formats::store::GroupId;
+use nestling_formats::{Level, MatrixKind};
 use nestling_import::{FeedForward, TokenMixer};
 use nestling_runtime::model::RunnerOptions;
 use nestling_testkit::runners::{all_logits, checkpoint, data, greedy, runner, some_tokens};
 
-use crate::harness::{Ranks, TIMEOUT, source, store};
+use crate::harness::{Ranks, TIMEOUT, converted, source, store};
 
 pub fn families() -> Vec<PathBuf> {
     let folders = std::fs::read_dir(data("families")).unwrap();
@@ -91,6 +94,31 @@ fn stores_of_all_families_resident_and_streamed() {
     }
 }
 
+#[test]
+fn stores_with_rotated_inputs_of_down() {
+    // A dense part, and shared experts, whose inner widths are whole groups.
+    for family in ["qwen3", "deepseek-v3", "qwen3-next"] {
+        let folder = tempfile::tempdir().unwrap();
+        let rotation = InputTransform::Hadamard;
+        let mut options = ConvertOptions::default();
+        options.rotation = rotation;
+        let store = converted(&data("families").join(family), folder.path(), &options);
+        let source = source(&store);
+        let (config, mut rotated) = (source.config().clone(), 0);
+        for (layer, layer_config) in (0..).zip(&config.layers) {
+            let Some(inner) = layer_config.feed_forward.dense_size() else { continue };
+            let mut group = source.matrices(&GroupId::Dense { layer }).unwrap();
+            let down = group.take(MatrixKind::Down, config.hidden_size, inner).unwrap();
+            rotated += usize::from(down.inputs() == rotation);
+        }
+        assert!(rotated > 0, "{family}");
+        let mut alone = runner(Cpu::new(1), &source, &RunnerOptions::default());
+        for ranks in [2, 3, 4] {
+            assert_same(&mut alone, &source, &RunnerOptions::default(), ranks, family);
+        }
+    }
+}
+
 /// Returns the counters once a rank has ended an exchange, which another rank may end before it.
 pub fn settled(group: &dyn Group, exchanges: u64) -> GroupCounters {
     let deadline = Instant::now() + TIMEOUT;
@@ -134,9 +162,20 @@ fn ranks_send_what_the_formula_says() {
         };
         for layer in &config.layers {
             mixers.iter().for_each(|outputs| gather(outputs));
+            if let Some(inner) = layer.feed_forward.dense_size() {
+                gather(&[inner]);
+                gather(&[hidden]);
+            }
             sum += usize::from(matches!(layer.feed_forward, FeedForward::Moe { .. }));
         }
         gather(&[config.vocab_size]);
+        // Rows of the embedding go to the ranks that do not hold their tokens.
+        exchanges += 1;
+        for (rank, floats) in floats.iter_mut().enumerate() {
+            let held = RankShare { rank, ranks }.rows(config.vocab_size).unwrap();
+            let of_rank = tokens.iter().filter(|token| held.contains(&(**token as usize)));
+            *floats += hidden * of_rank.count();
+        }
         let per_token = config.layers.iter().find_map(|layer| match layer.feed_forward {
             FeedForward::Moe { num_experts_per_tok, .. } => Some(num_experts_per_tok),
             FeedForward::Dense { .. } => None,

@@ -73,10 +73,13 @@ pub fn cpu(rank: &Arc<dyn Group>) -> Cpu {
 
 /// Converts a checkpoint to a store in a folder.
 pub fn store(checkpoint: &Path, folder: &Path) -> Arc<Store> {
+    converted(checkpoint, folder, &ConvertOptions::default())
+}
+
+pub fn converted(checkpoint: &Path, folder: &Path, options: &ConvertOptions) -> Arc<Store> {
     let path = folder.join("tiny.nest");
     let checkpoint = Checkpoint::open(checkpoint).unwrap();
-    let options = ConvertOptions::default();
-    convert(&checkpoint, &path, &options, &CancelToken::new(), &mut |_| {}).unwrap();
+    convert(&checkpoint, &path, options, &CancelToken::new(), &mut |_| {}).unwrap();
     Arc::new(Store::open(path).unwrap())
 }
 

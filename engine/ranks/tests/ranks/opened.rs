@@ -15,8 +15,9 @@ use nestling_runtime::{
     Residence, SnapshotContents,
 };
 use nestling_testkit::models::common::store_path;
+use nestling_testkit::runners::data;
 
-use crate::harness::watched;
+use crate::harness::{store, watched};
 
 pub const PROMPT: &str = "The captain said";
 
@@ -127,8 +128,7 @@ fn a_rank_of_four_holds_a_quarter_of_a_published_shape() {
         plan.unwrap().weight_bytes
     };
     let whole = held(RankShare::default());
-    let of_all_ranks =
-        |group: &&Group| matches!(group.id, GroupId::Embedding | GroupId::Floats { .. });
+    let of_all_ranks = |group: &&Group| matches!(group.id, GroupId::Floats { .. });
     let extents =
         index.groups().iter().filter(of_all_ranks).flat_map(|group| {
             Plane::ALL.into_iter().filter_map(|plane| index.extent(group, plane))
@@ -139,6 +139,29 @@ fn a_rank_of_four_holds_a_quarter_of_a_published_shape() {
         println!("rank {}: {rank} bytes of {whole}, of which {replicated} on each", share.rank);
         assert!(rank as f64 <= 0.27 * whole as f64 + replicated as f64, "{rank} of {whole}");
         assert!(rank.abs_diff(replicated + divided) < whole / 100, "{rank} of {whole}");
+    }
+}
+
+#[test]
+fn ranks_divide_a_dense_model() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(&data("families/llama"), folder.path());
+    let config = ModelSource::Store(Arc::clone(&store)).config().unwrap();
+    let options = ModelOptions { residence: Residence::Owned, ..ModelOptions::default() };
+    let held = |share| {
+        let plan = MemoryPlan::of_rank(&store, &config, &options, None, None, share);
+        plan.unwrap().weight_bytes
+    };
+    let whole = held(RankShare::default());
+    // 60 rows are four tiles, so that one rank of three holds half of them. Keys and values of 20 rows are two tiles, which
+    // each of four ranks holds; all ranks hold the norms and the tables of codecs.
+    for (ranks, most) in [(2, 0.55), (3, 0.55), (4, 0.4)] {
+        let each: Vec<u64> = RankShare { rank: 0, ranks }.all().map(held).collect();
+        println!("{ranks} ranks hold {each:?} bytes of {whole}");
+        assert!(each.iter().sum::<u64>() >= whole, "{each:?} of {whole}");
+        let least = whole as f64 / (2 * ranks) as f64;
+        let bounds = least..most * whole as f64;
+        assert!(each.iter().all(|held| bounds.contains(&(*held as f64))), "{each:?} of {whole}");
     }
 }
 

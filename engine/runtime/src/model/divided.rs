@@ -3,40 +3,55 @@
 use nestling_formats::MatrixKind;
 use nestling_formats::store::GroupId;
 
-use super::Embedding;
 use super::weights::Loader;
-use nestling_core::backend::{Backend, Linear, Outputs};
+use nestling_core::backend::{Backend, FeedForward, Linear, Outputs};
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
+use nestling_core::rank_bytes::held_rows;
 use nestling_core::weights::MatrixWeights;
+use nestling_experts::expert::Matrices;
 
 impl<B: Backend> Loader<'_, B> {
-    /// Loads the head. If the embedding is tied to it, each rank looks up rows of all tokens and holds all rows.
+    /// Loads the head, to which the embedding may be tied.
     pub(super) fn head(
         &mut self,
-        embedding: &Embedding<B>,
         vocab_size: usize,
         hidden_size: usize,
         cancel: &CancelToken,
     ) -> Result<[Linear<B>; 1], EngineError> {
         let mut head = self.group(&GroupId::Head, cancel)?;
         let head = head.take(MatrixKind::Head, vocab_size, hidden_size)?;
-        Ok([match embedding {
-            Embedding::Head => {
-                Linear::new(self.backend.upload_matrix(&head, self.activations)?, None)
-            }
-            Embedding::Held(_) | Embedding::Stored(_) => self.linear(&head, None)?,
-        }])
+        Ok([self.linear(MatrixKind::Head, &head, None)?])
+    }
+
+    /// Loads a layer's dense feed-forward part or shared expert, which have no biases.
+    pub(super) fn dense_feed_forward(
+        &mut self,
+        mut dense: Matrices,
+        hidden: usize,
+        intermediate: usize,
+    ) -> Result<FeedForward<B>, EngineError> {
+        let activation = self.source.config().activation;
+        let mut linear = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
+            self.linear(kind, &dense.take(kind, rows, cols)?, None)
+        };
+        Ok(FeedForward {
+            activation,
+            gate: linear(MatrixKind::Gate, intermediate, hidden)?,
+            up: linear(MatrixKind::Up, intermediate, hidden)?,
+            down: linear(MatrixKind::Down, hidden, intermediate)?,
+        })
     }
 
     /// Uploads the rows that this rank holds of a matrix and its bias.
     pub(super) fn linear(
         &mut self,
+        kind: MatrixKind,
         weights: &MatrixWeights,
         bias: Option<&[f32]>,
     ) -> Result<Linear<B>, EngineError> {
         let whole = weights.rows();
-        let Some(rows) = self.backend.share().rows(whole) else {
+        let Some(rows) = held_rows(kind, whole, self.backend.share()) else {
             let bias = bias.map(|bias| self.backend.upload_floats(bias)).transpose()?;
             let matrix = self.backend.upload_matrix(weights, self.activations)?;
             return Ok(Linear::new(matrix, bias));

@@ -23,7 +23,7 @@ impl<B: Backend> Loader<'_, B> {
         let (hidden, heads) = (config.hidden_size, latent.num_attention_heads);
         let (rank, values) = (latent.kv_lora_rank, latent.v_head_dim);
         let queries = heads * (latent.qk_nope_head_dim + latent.qk_rope_head_dim);
-        let mut linear = |kind, rows, cols| self.linear(&dense.take(kind, rows, cols)?, None);
+        let mut linear = |kind, rows, cols| self.linear(kind, &dense.take(kind, rows, cols)?, None);
         let (down, query) = match latent.q_lora_rank {
             None => (None, linear(MatrixKind::Query, queries, hidden)?),
             Some(rank) => {

@@ -56,7 +56,7 @@ impl<B: Backend> Graph<'_, '_, B> {
     pub fn embed(&mut self) -> Result<(), EngineError> {
         let Self { w, enc, step, .. } = self;
         let Step { rows, angles, act, embedded, .. } = step;
-        w.embedding.embed(&w.head[0].matrix, enc, rows, embedded, &mut act.x, step.cancel)?; // [T, D]
+        w.embedding.embed(&w.head[0], enc, rows, embedded, &mut act.x, step.cancel)?; // [T, D]
         scale::<B>(enc, w.multipliers.embedding, &mut act.x)?;
         angles.iter().zip(&mut act.ropes).try_for_each(|(angles, rope)| enc.write(angles, rope))
     }

@@ -247,7 +247,7 @@ impl<B: Backend> Runner<B> {
             StepStats { rows: rows.len(), logit_rows: logit_rows.len(), ..StepStats::default() };
         let rows_of_head =
             if batch.output == StepOutputKind::Hidden { 0 } else { logit_rows.len() };
-        stats.weight_bytes = self.weights.step_bytes(rows, rows_of_head, vocab_size);
+        stats.weight_bytes = self.weights.step_bytes(rows, rows_of_head);
         let mut output = std::mem::take(spare);
         output.logits.clear();
         output.best.clear();

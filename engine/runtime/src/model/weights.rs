@@ -91,10 +91,10 @@ impl<B: Backend> Weights<B> {
     /// Returns the bytes that a step reads, excluding experts: each matrix once per level of its rows.
     ///
     /// For rows without requested logits, the last layer reads only its mixer.
-    pub fn step_bytes(&self, rows: &StepRows, logit_rows: usize, vocab_size: usize) -> u64 {
+    pub fn step_bytes(&self, rows: &StepRows, logit_rows: usize) -> u64 {
         let rows_of = |level: Level| rows.dense_levels.iter().filter(|l| **l == level).count();
         let bytes_of = |level: Level| {
-            let row_bytes = self.embedding.row_bytes(&self.head[0].matrix, level, vocab_size);
+            let row_bytes = self.embedding.row_bytes(&self.head[0], level);
             let mut bytes = row_bytes * rows_of(level) as u64;
             for (index, layer) in self.layers.iter().enumerate() {
                 bytes += layer.mixer.read_bytes(level);
@@ -147,7 +147,7 @@ enum Rows<'a> {
 /// Loads weights from a source to a device, layer by layer.
 pub struct Loader<'a, B: Backend> {
     pub(super) backend: &'a mut B,
-    source: &'a dyn ExpertSource,
+    pub(super) source: &'a dyn ExpertSource,
     pub(super) activations: ActivationMode,
     threads: usize,
     /// Groups being read in the background, if any.
@@ -223,7 +223,7 @@ impl<B: Backend> Loader<'_, B> {
         let (vocab_size, hidden_size) = (config.vocab_size, config.hidden_size);
         let parts = config.num_hidden_layers + 1;
         let embedding = self.embedding(rows, vocab_size, hidden_size, cancel)?;
-        let head = self.head(&embedding, vocab_size, hidden_size, cancel)?;
+        let head = self.head(vocab_size, hidden_size, cancel)?;
         let final_norm = Floats::read(self.source, None)?;
         let final_norm = final_norm.upload(self.backend, FloatKind::FinalNorm, hidden_size)?;
         progress(1, parts);
@@ -257,7 +257,7 @@ impl<B: Backend> Loader<'_, B> {
         }
         let mut table = self.group(&GroupId::Embedding, cancel)?;
         let table = table.take(MatrixKind::Embedding, vocab_size, hidden_size)?;
-        self.backend.upload_matrix(&table, self.activations).map(Embedding::Held)
+        self.linear(MatrixKind::Embedding, &table, None).map(Embedding::Held)
     }
 
     pub(super) fn group(
@@ -303,7 +303,7 @@ impl<B: Backend> Loader<'_, B> {
         };
         let shared = match layer.feed_forward.dense_size() {
             Some(intermediate_size) => {
-                let ffn = self.feed_forward(dense, hidden, intermediate_size, None)?;
+                let ffn = self.dense_feed_forward(dense, hidden, intermediate_size)?;
                 Some(SharedWeights { ffn, gate: self.shared_gate(config, layer, &floats)? })
             }
             None => None,
@@ -335,7 +335,7 @@ impl<B: Backend> Loader<'_, B> {
         let has_gate = heads.output_gate == OutputGate::Sigmoid;
         let biases = AttentionBiases::read(config, heads, floats)?;
         let mut linear = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
-            self.linear(&dense.take(kind, rows, cols)?, biases.of(kind))
+            self.linear(kind, &dense.take(kind, rows, cols)?, biases.of(kind))
         };
         let qkv = [
             linear(MatrixKind::Query, queries, hidden)?,
@@ -361,7 +361,7 @@ impl<B: Backend> Loader<'_, B> {
         let (hidden, heads) = (config.hidden_size, shape.num_value_heads);
         let (channels, value_dim) = (shape.channels(), shape.value_dim());
         let mut linear = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
-            self.linear(&dense.take(kind, rows, cols)?, None)
+            self.linear(kind, &dense.take(kind, rows, cols)?, None)
         };
         let inputs = [
             linear(MatrixKind::DeltaIn, channels, hidden)?,
@@ -567,7 +567,7 @@ impl<B: Backend> Loader<'_, B> {
         Ok(experts)
     }
 
-    /// Loads a feed-forward part from its group. `biases` belong to gate, up and down.
+    /// Loads an expert from its group. `biases` belong to gate, up and down.
     ///
     /// # Errors
     /// Fails as [`Loader::load`] does.

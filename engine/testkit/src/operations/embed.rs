@@ -1,6 +1,6 @@
 //! Rows of tables, and products of heads.
 
-use nestling_core::backend::{Backend, Encoder, HeadMatrices};
+use nestling_core::backend::{Backend, Encoder, HeadMatrices, Linear};
 use nestling_core::batch::StepRows;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_cpu::Cpu;
@@ -24,6 +24,7 @@ fn rows(count: usize) -> StepRows {
 
 fn embed<B: Backend>(backend: &mut B, table: &MatrixWeights, rows: &StepRows) -> Vec<f32> {
     let matrix = backend.upload_matrix(table, ActivationMode::Int8).unwrap();
+    let matrix = Linear::new(matrix, None);
     let mut out = backend.buffer(rows.len(), table.cols()).unwrap();
     let mut encoder = backend.encoder();
     encoder.embed(&matrix, rows, &mut out).unwrap();
@@ -45,6 +46,7 @@ fn rows_of_tables_are_those_of_the_cpu<D: OperationsDevice>() {
     }
     let table = weights(MatrixForm::RowMajor, TOKENS, 32, 2);
     let matrix = device.upload_matrix(&table, ActivationMode::Int8).unwrap();
+    let matrix = Linear::new(matrix, None);
     let mut out = device.buffer(1, 32).unwrap();
     let unknown = StepRows { tokens: vec![TOKENS as u32], ..rows(1) };
     assert!(device.encoder().embed(&matrix, &unknown, &mut out).is_err());

@@ -116,6 +116,7 @@ fn embedded<B: Backend>(backend: &mut B, table: &MatrixWeights) -> Vec<u32> {
         ..StepRows::default()
     };
     let matrix = backend.upload_matrix(table, ActivationMode::Int8).unwrap();
+    let matrix = Linear::new(matrix, None);
     let mut out = backend.buffer(rows.len(), table.cols()).unwrap();
     let mut encoder = backend.encoder();
     encoder.embed(&matrix, &rows, &mut out).unwrap();
