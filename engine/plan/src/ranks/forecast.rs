@@ -146,9 +146,8 @@ impl RankedModel {
             let has_head = index.group(&GroupId::Head).is_some();
             let groups = index.groups().iter();
             let groups = groups.filter(|group| !has_head || group.id != GroupId::Embedding);
-            let elsewhere: u64 = groups
-                .map(|group| group_bytes_elsewhere(index, group, whole.level, share))
-                .sum();
+            let elsewhere: u64 =
+                groups.map(|group| group_bytes_elsewhere(index, group, whole.level, share)).sum();
             let mixtures = (0u32..).zip(&config.layers);
             let mixtures =
                 mixtures.filter(|(_, layer)| matches!(layer.feed_forward, FeedForward::Moe { .. }));

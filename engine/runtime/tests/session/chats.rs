@@ -31,7 +31,7 @@ fn slow_talker(engine: &Engine) -> Model {
 }
 
 fn text(message: &Message) -> String {
-    message.content.as_ref().map(|content| content.text()).unwrap()
+    message.content.as_ref().map(|content| content.text().into_owned()).unwrap()
 }
 
 #[test]
