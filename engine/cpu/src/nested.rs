@@ -89,6 +89,7 @@ impl LinearTable {
     /// Finds the slope with the smallest rests, or returns `None` if they are too large.
     fn new(values: &[i8]) -> Option<Self> {
         let rests = |slope| values.iter().zip(0i16..).map(move |(v, i)| i16::from(*v) - slope * i);
+        // Default: without values, there is no rest.
         let bounds = |slope| (rests(slope).min().unwrap_or(0), rests(slope).max().unwrap_or(0));
         let span = |slope: &i16| bounds(*slope).1 - bounds(*slope).0;
         let slope = (-127..=127).min_by_key(span).filter(|slope| span(slope) <= Self::MAX_REST)?;

@@ -79,8 +79,8 @@ fn ranks_are_measured_and_recorded() {
     let number = |record: &Value, key: &str| record[key].as_f64().unwrap();
     let [_, one, .., three] = &records[..] else { panic!("{records:?}") };
     assert!(one["exchanges_per_token"].is_null() && one["rank_sent_bytes_per_token"].is_null());
-    // Four exchanges in each of two layers, one for the head, and a report.
-    assert_eq!(number(three, "exchanges_per_token"), 10.0);
+    // One exchange for the embedding, four in each of two layers, one for the head, and a report.
+    assert_eq!(number(three, "exchanges_per_token"), 11.0);
     assert!(number(three, "rank_sent_bytes_per_token") > 1000.0, "{three}");
     // Each expert and row is read by one rank; routers and norms by each.
     let (all, whole) = (number(three, "token_bytes"), number(one, "token_bytes"));

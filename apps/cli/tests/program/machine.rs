@@ -122,9 +122,9 @@ fn a_plan_over_ranks_divides_memory_and_names_what_limits() {
         assert!(steps.len() == 4 && speed(0) < speed(1) && speed(1) < speed(2), "{steps:?}");
         assert!(steps[0]["limited_by"].is_string());
     }
-    // 17 exchanges and a report, with three others.
+    // 18 exchanges and a report, with three others.
     let counts = ["exchanges_per_step", "messages_per_step"].map(|name| planned[name].as_u64());
-    assert_eq!(counts, [Some(18), Some(54)]);
+    assert_eq!(counts, [Some(19), Some(57)]);
 
     let file = super::scratch().join("links.json");
     let write = |text: &str| std::fs::write(&file, text).unwrap();

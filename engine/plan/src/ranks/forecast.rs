@@ -67,7 +67,7 @@ impl ExpertLoad {
     }
 }
 
-/// What limits the speed of a step.
+/// Limit of the speed of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Bottleneck {
     /// Reading weights and KV cache from memory.
