@@ -111,7 +111,10 @@ class Llama:
             import llama_cpp.llama_cpp as api
             self.api = api
             api.llama_backend_init()
-            self.model = api.llama_model_load_from_file(path.encode(), api.llama_model_default_params())
+            loading = api.llama_model_default_params()
+            # Repacked weights end in a segmentation fault on processors with AMX.
+            loading.use_extra_bufts = False
+            self.model = api.llama_model_load_from_file(path.encode(), loading)
             options = api.llama_context_default_params()
             options.n_ctx = options.n_batch = options.n_ubatch = context
             options.n_threads = options.n_threads_batch = threads
