@@ -15,7 +15,7 @@ mod routed;
 use nestling_core::EngineError;
 use nestling_core::backend::{
     AttentionHeads, BackendLimits, BindWeights, DeltaNet, Encoder, FeedForward, HasShape,
-    HeadMatrices, Linear, PinnedExpert, Router, Routing, Write,
+    HeadMatrices, Linear, PinnedExpert, Router, Routing, ShortConv, Write,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
@@ -43,6 +43,7 @@ pub const LIMITS: BackendLimits = BackendLimits {
     num_experts_per_tok_max: PER_TOKEN_MAX,
     head_dim_max: HEAD_DIM_MAX,
     rows_max: 4096,
+    short_conv_taps_max: 0,
 };
 
 /// Encoder of one step's operations. Dropping it discards operations that were not submitted.
@@ -232,6 +233,18 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
         out: &mut GpuBuffer<D>,
     ) -> Result<(), EngineError> {
         delta_net::delta_net(self.operation()?, net, rows, projected, states, out)
+    }
+
+    fn short_conv(
+        &mut self,
+        conv: &ShortConv<D>,
+        _rows: &StepRows,
+        _projected: &GpuBuffer<D>,
+        _states: &mut GpuStates<D>,
+        _out: &mut GpuBuffer<D>,
+    ) -> Result<(), EngineError> {
+        let (limit, found) = (LIMITS.short_conv_taps_max as u64, conv.shape.taps as u64);
+        Err(EngineError::Limit { what: "taps of short_conv", limit, found })
     }
 
     fn gate(&mut self, gate: &GpuBuffer<D>, out: &mut GpuBuffer<D>) -> Result<(), EngineError> {
