@@ -11,6 +11,7 @@ mod products;
 mod quantize;
 mod route;
 mod routed;
+mod short_conv;
 
 use nestling_core::EngineError;
 use nestling_core::backend::{
@@ -29,12 +30,15 @@ use crate::fill;
 use crate::memory::{GpuBuffer, GpuFloats, GpuRouting};
 use crate::operation::ScalarKind;
 use crate::pages::GpuPages;
+use crate::router::check_limit;
 use crate::states::GpuStates;
 use attention::HeadRows;
 
 /// Maximum number of elements of a head.
 pub const HEAD_DIM_MAX: usize = 1024;
 const NUM_EXPERTS_MAX: usize = 1024;
+/// Maximum number of rows of a short convolution, which a thread holds in registers.
+const SHORT_CONV_TAPS_MAX: usize = 16;
 const PER_TOKEN_MAX: usize = 64;
 
 /// Limits of the kernels of both backends.
@@ -43,7 +47,7 @@ pub const LIMITS: BackendLimits = BackendLimits {
     num_experts_per_tok_max: PER_TOKEN_MAX,
     head_dim_max: HEAD_DIM_MAX,
     rows_max: 4096,
-    short_conv_taps_max: 0,
+    short_conv_taps_max: SHORT_CONV_TAPS_MAX,
 };
 
 /// Encoder of one step's operations. Dropping it discards operations that were not submitted.
@@ -238,13 +242,13 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
     fn short_conv(
         &mut self,
         conv: &ShortConv<D>,
-        _rows: &StepRows,
-        _projected: &GpuBuffer<D>,
-        _states: &mut GpuStates<D>,
-        _out: &mut GpuBuffer<D>,
+        rows: &StepRows,
+        projected: &GpuBuffer<D>,
+        states: &mut GpuStates<D>,
+        out: &mut GpuBuffer<D>,
     ) -> Result<(), EngineError> {
-        let (limit, found) = (LIMITS.short_conv_taps_max as u64, conv.shape.taps as u64);
-        Err(EngineError::Limit { what: "taps of short_conv", limit, found })
+        check_limit("taps of short_conv", LIMITS.short_conv_taps_max, conv.shape.taps)?;
+        short_conv::short_conv(self.operation()?, conv, rows, projected, states, out)
     }
 
     fn gate(&mut self, gate: &GpuBuffer<D>, out: &mut GpuBuffer<D>) -> Result<(), EngineError> {
