@@ -192,6 +192,9 @@ fn scalar(
     }
 }
 
+/// Type of [`convolve`] as compiled for an instruction set.
+pub(super) type Convolve = unsafe fn(&[&[f32]], &[f32], Option<&[f32]>, &mut [f32]);
+
 /// Adds a causal convolution over the rows to each column of `out`, then multiplies it by its gate or, without
 /// gates, applies SiLU: with `v = out[c] + Σ fma(weight[tap][c], taps[tap][c], ·)` for ascending taps, oldest
 /// row first, `out[c]` becomes `gate[c] * v` or `silu(v)`.

@@ -52,7 +52,7 @@ pub struct Kernels {
     scale: unsafe fn(&mut [f32], f32),
     softcap: unsafe fn(&mut [f32], f32),
     gate: unsafe fn(&mut [f32], &[f32]),
-    convolve: unsafe fn(&[&[f32]], &[f32], Option<&[f32]>, &mut [f32]),
+    convolve: delta_net::Convolve,
     delta_rule: DeltaRule,
     hadamard: unsafe fn(&mut [f32]),
     add_scaled: unsafe fn(&mut [f32], f32, &[f32]),

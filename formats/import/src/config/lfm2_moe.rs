@@ -71,7 +71,7 @@ fn short_conv(fields: &Fields) -> Result<ShortConvConfig, ImportError> {
     if taps < 2 {
         return Err(fields.wrong(KEY, "at least 2 positions"));
     }
-    let bias = fields.boolean("conv_bias")?.unwrap_or(false);
+    let bias = fields.boolean("conv_bias")? == Some(true);
     Ok(ShortConvConfig { channels: fields.required_size("hidden_size", MAX_WIDTH)?, taps, bias })
 }
 
