@@ -33,7 +33,7 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "families")]
 # Families in scripts/families whose configurations are tried.
 FAMILIES = [
     "deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "dots1", "ernie4_5_moe", "gemma4", "glm4_moe", "glm4_moe_lite", "gpt_oss",
-    "gemma3", "granite", "granite_moe", "granite_moe_shared", "llama", "llama_bias", "minimax_m2", "mistral", "mixtral", "olmoe", "qwen2",
+    "gemma3", "granite", "granite_moe", "granite_moe_shared", "lfm2_moe", "llama", "llama_bias", "minimax_m2", "mistral", "mixtral", "olmoe", "qwen2",
     "qwen2_moe", "qwen3", "qwen3_5_moe", "qwen3_moe", "qwen3_next", "qwen3_omni_moe", "qwen3_vl_moe", "solar_open",
 ]
 # Keys that change nothing at inference.
@@ -50,6 +50,8 @@ CLASSES = {"qwen3_omni_moe_text": "Qwen3OmniMoeThinkerTextModel"}
 COPIES = {"kimi_k2": "deepseek_v3"}
 # Families that read a key by both of its names themselves, so that errors name the one in the file.
 READS_ALIASES = {"qwen3_moe", "qwen3_vl_moe_text"}
+# Keys that a class has under another name than the reader of all families, or renames itself.
+RENAMED = {"lfm2_moe": {"norm_eps": "rms_norm_eps", "tie_embedding": "tie_word_embeddings"}}
 # Parts that no test leaves keys out of.
 UNTRIED = {"qwen3_omni_moe", "qwen3_vl_moe"}
 # Stores that were converted from GGUF files leave these out where there is none. Who takes them for
@@ -131,7 +133,9 @@ def defaults(model_type: str, ignored: set[str] = IGNORED) -> dict:
 
 def aliases(model_type: str) -> dict:
     """Returns the other names of keys, each with the name that the family reads."""
-    return {} if model_type in READS_ALIASES else dict(type(AutoConfig.for_model(model_type)).attribute_map)
+    if model_type in READS_ALIASES:
+        return {}
+    return dict(type(AutoConfig.for_model(model_type)).attribute_map) | RENAMED.get(model_type, {})
 
 
 def write(path: pathlib.Path, value: dict) -> None:
@@ -175,6 +179,9 @@ def main() -> None:
         table[model_type] = {"absent": defaults(model_type), "not_null": ["tie_word_embeddings"]}
     for model_type, entry in table.items():
         entry["aliases"] = aliases(model_type)
+        renamed = RENAMED.get(model_type, {})
+        entry["absent"] = {renamed.get(key, key): value for key, value in entry["absent"].items()}
+        entry["not_null"] = sorted({renamed.get(key, key) for key in entry["not_null"]})
     table |= {copy: table[model_type] for copy, model_type in COPIES.items()}
     write(ROOT / "formats" / "import" / "src" / "config" / "defaults.json", {"families": table})
     write(ROOT / "formats" / "import" / "tests" / "data" / "absent_keys.json", {"families": absent})

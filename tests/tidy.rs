@@ -300,6 +300,7 @@ const SHADERS: &[(&str, &str)] = &[
     ("rope", "rope"),
     ("route", "route"),
     ("scale", "scale"),
+    ("short_conv", "short_conv"),
     ("softcap", "softcap"),
 ];
 

@@ -256,7 +256,13 @@ fn delta_net(criterion: &mut Criterion) {
     let taps: Vec<&[f32]> = rows.chunks(CHANNELS).take(4).collect();
     let mut out = vec![0.0; CHANNELS];
     each(&mut criterion.benchmark_group("conv_silu"), 2 * 16 * CHANNELS, |kernels| {
-        kernels.conv_silu(black_box(&taps), &rows[..4 * CHANNELS], &mut out);
+        out.fill(0.0);
+        kernels.convolve(black_box(&taps), &rows[..4 * CHANNELS], None, &mut out);
+    });
+    each(&mut criterion.benchmark_group("conv_gate"), 2 * 16 * CHANNELS, |kernels| {
+        let (weights, gate) = (&rows[..3 * CHANNELS], &rows[..CHANNELS]);
+        out.fill(0.0);
+        kernels.convolve(black_box(&taps[..3]), weights, Some(gate), &mut out);
     });
     let head = DeltaHead {
         rows: &rows,

@@ -12,7 +12,7 @@ use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterio
 use nestling_benches::{FileType, RandomMatrix, RandomScaled};
 use nestling_core::backend::{
     AttentionHeads, Backend, DeltaNet, DeviceRouting, Encoder, EncoderExt, ExpertUse, FeedForward,
-    HeadMatrices, HeadNorm, Linear, PinnedExpert, Router, Write,
+    HeadMatrices, HeadNorm, Linear, PinnedExpert, Router, ShortConv, Write,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::driver::block_on;
@@ -21,7 +21,7 @@ use nestling_core::recurrent::{StateId, StateShape, StateTrack};
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_core::{EngineError, weights::ByteRegion};
 use nestling_formats::{DType, Level};
-use nestling_import::{Activation, DeltaNetConfig, RopePairs, RouterConfig};
+use nestling_import::{Activation, DeltaNetConfig, RopePairs, RouterConfig, ShortConvConfig};
 use nestling_wgpu::{
     AdapterChoice, AdapterKind, Instructions, WgpuBackend, WgpuEncoder, WgpuOptions, devices,
 };
@@ -445,6 +445,27 @@ fn delta_net(criterion: &mut Criterion) -> Result<(), EngineError> {
     Ok(())
 }
 
+/// Benchmarks `short_conv` in the shape of LFM2-8B-A1B.
+fn short_conv(criterion: &mut Criterion) -> Result<(), EngineError> {
+    let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };
+    let mut group = new_group(criterion, "short_conv");
+    let shape = ShortConvConfig { channels: 2048, taps: 3, bias: false };
+    let states = StateShape { floats: shape.state_floats(), states: 1 };
+    let mut pool = device.state_pool(&states)?;
+    let taps = device.upload_floats(&numbers(shape.taps * shape.channels))?;
+    let conv = ShortConv { shape, taps, bias: None };
+    for (end, count) in [(64, 64), (65, 1)] {
+        let rows = rows_until(end, count);
+        let x = buffer(&mut device, (count, shape.inputs()))?;
+        let mut out = device.buffer(count, shape.channels)?;
+        let (name, bytes) = (format!("{count} rows"), 16 * (count * shape.channels) as u64);
+        measure(&mut group, (&mut device, &name, bytes), |encoder| {
+            encoder.short_conv(&conv, &rows, &x, &mut pool, &mut out)
+        })?;
+    }
+    Ok(())
+}
+
 /// Benchmarks `route`, `expert_blocks` and `experts_sum`: one token with experts looked up on the device.
 fn routed(criterion: &mut Criterion) -> Result<(), EngineError> {
     const EXPERTS: usize = 8;
@@ -497,6 +518,7 @@ fn shaders(criterion: &mut Criterion) {
         .and_then(|()| elements(criterion))
         .and_then(|()| attention(criterion))
         .and_then(|()| delta_net(criterion))
+        .and_then(|()| short_conv(criterion))
         .and_then(|()| routed(criterion));
     assert!(all.is_ok(), "{all:?}");
 }

@@ -359,6 +359,19 @@ struct DeltaNetParams {
     u32 padding;
 };
 
+// A gated short convolution between its projections.
+struct ShortConvParams {
+    const float* projected; // [T, 3 * channels]: input gates, output gates, inputs
+    const StateRun* runs;
+    const float* conv; // [taps, channels]
+    const float* bias; // [channels], or null
+    float* out;        // [T, channels]
+    u32 runs_count;
+    u32 channels;
+    u32 taps;
+    u32 padding;
+};
+
 // The largest of every part of every row.
 struct ArgmaxParams {
     const u32* x; // [rows, cols], bits of floats

@@ -106,6 +106,7 @@ kernels! {
     Rope "rope",
     Route "route",
     Scale "scale",
+    ShortConv "short_conv",
     Softcap "softcap",
 }
 

@@ -485,6 +485,24 @@ const _: () = assert!(size_of::<ScaleParams>() == 8);
 
 #[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
+pub(crate) struct ShortConvParams {
+    pub rows: u32,
+    pub first_row: u32,
+    pub taps: u32,
+    pub channels: u32,
+    pub source: u32,
+    pub has_bias: u32,
+}
+const _: () = assert!(std::mem::offset_of!(ShortConvParams, rows) == 0);
+const _: () = assert!(std::mem::offset_of!(ShortConvParams, first_row) == 4);
+const _: () = assert!(std::mem::offset_of!(ShortConvParams, taps) == 8);
+const _: () = assert!(std::mem::offset_of!(ShortConvParams, channels) == 12);
+const _: () = assert!(std::mem::offset_of!(ShortConvParams, source) == 16);
+const _: () = assert!(std::mem::offset_of!(ShortConvParams, has_bias) == 20);
+const _: () = assert!(size_of::<ShortConvParams>() == 24);
+
+#[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
 pub(crate) struct SoftcapParams {
     pub count: u32,
     pub cap: f32,

@@ -188,6 +188,7 @@ pipelines! {
     delta_mix: "delta_mix" [Read, Read, Read, Read, Read, Write] {};
     delta_rule: "delta_rule" [Read, Read, Read, Read, Read, Write, Write] {};
     delta_gate: "delta_gate" [Read, Read, Write] {};
+    short_conv: "short_conv" [Read, Read, Read, Read, Write, Write] {};
 }
 
 /// Constant of kernels that support several kinds of pages, with its value for half floats.

@@ -275,6 +275,11 @@ fn mixer_json(mixer: TokenMixer) -> Value {
             "value_head_dim": shape.value_head_dim,
             "conv_kernel_dim": shape.conv_kernel_dim,
         }),
+        TokenMixer::ShortConv(shape) => json!({
+            "kind": "gated_short_convolution",
+            "channels": shape.channels,
+            "conv_L_cache": shape.taps,
+        }),
     }
 }
 
@@ -290,6 +295,9 @@ fn mixer_text(mixer: &TokenMixer) -> String {
         TokenMixer::DeltaNet(shape) => {
             let (heads, width) = (shape.num_value_heads, shape.value_head_dim);
             return format!("gated DeltaNet of {heads} heads of {width}");
+        }
+        TokenMixer::ShortConv(shape) => {
+            return format!("gated short convolution of {} positions", shape.taps);
         }
     };
     let mut text = format!(

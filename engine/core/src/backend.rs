@@ -41,7 +41,7 @@ pub type HostPlane = Arc<dyn AsRef<[u8]> + Send + Sync>;
 pub use parts::{
     AttentionHeads, DeltaNet, ExpertShape, ExpertUse, FeedForward, HeadMatrices, HeadNorm,
     HeldExpert, HostLink, LevelWeights, Linear, MatrixForm, MatrixShape, Outputs, PinnedExpert,
-    Router, Routing, SlotPlace,
+    Router, Routing, ShortConv, SlotPlace,
 };
 pub use ranked::{RankEncoder, RankLink};
 pub use shape::{HasShape, HoldsLevels, KvPages, RecurrentStates, Shape};
@@ -58,6 +58,8 @@ pub struct BackendLimits {
     pub head_dim_max: usize,
     /// Maximum number of rows per step.
     pub rows_max: usize,
+    /// Maximum number of positions that a short convolution sees; 0 if there is no such operation.
+    pub short_conv_taps_max: usize,
 }
 
 /// Counters of work submitted to a device.

@@ -42,6 +42,7 @@ impl StateShape {
         match &layer.mixer {
             TokenMixer::Attention(_) | TokenMixer::Latent(_) => None,
             TokenMixer::DeltaNet(shape) => Some(Self { floats: shape.state_floats(), states }),
+            TokenMixer::ShortConv(shape) => Some(Self { floats: shape.state_floats(), states }),
         }
     }
 

@@ -3,6 +3,7 @@
 use nestling_formats::Level;
 use nestling_formats::memory::try_to_vec;
 
+use super::delta_net::CONV_TAPS_MAX;
 use super::device::Cpu;
 use super::encoder::CpuEncoder;
 use super::matrix::{CpuBuffer, CpuMatrix};
@@ -41,6 +42,7 @@ impl Backend for Cpu {
             num_experts_per_tok_max: usize::MAX,
             head_dim_max: usize::MAX,
             rows_max: usize::MAX,
+            short_conv_taps_max: CONV_TAPS_MAX,
         }
     }
 

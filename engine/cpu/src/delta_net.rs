@@ -14,10 +14,14 @@
 //! that the bits do not depend on how a prompt is split into steps or how columns are blocked.
 #![expect(unsafe_code, reason = "vector loads and stores at offsets that `delta_rule` has checked")]
 
-use nestling_import::DeltaNetConfig;
+use nestling_core::batch::Run;
 
 use super::math::{self, LANES};
+use super::states::CpuStates;
 use super::vector::Vector;
+
+/// Maximum number of positions that a convolution sees.
+pub(super) const CONV_TAPS_MAX: usize = 16;
 
 /// Number of vectors of state columns that are held in registers together. S stays in the first-level cache
 /// while all tokens are processed.
@@ -188,18 +192,22 @@ fn scalar(
     }
 }
 
-/// Applies a causal convolution over the rows to each column, then SiLU: `out[c]` is `silu(Σ
-/// fma(weight[tap][c], taps[tap][c], ·))` for ascending taps, oldest row first.
+/// Type of [`convolve`] as compiled for an instruction set.
+pub(super) type Convolve = unsafe fn(&[&[f32]], &[f32], Option<&[f32]>, &mut [f32]);
+
+/// Adds a causal convolution over the rows to each column of `out`, then multiplies it by its gate or, without
+/// gates, applies SiLU: with `v = out[c] + Σ fma(weight[tap][c], taps[tap][c], ·)` for ascending taps, oldest
+/// row first, `out[c]` becomes `gate[c] * v` or `silu(v)`.
 #[inline(always)]
-pub fn conv_silu(taps: &[&[f32]], weights: &[f32], out: &mut [f32]) {
-    out.fill(0.0);
+pub fn convolve(taps: &[&[f32]], weights: &[f32], gate: Option<&[f32]>, out: &mut [f32]) {
     for (tap, weights) in taps.iter().zip(weights.chunks_exact(out.len().max(1))) {
         for ((out, x), weight) in out.iter_mut().zip(*tap).zip(weights) {
             *out = weight.mul_add(*x, *out);
         }
     }
-    for out in out {
-        *out = math::silu(*out);
+    match gate {
+        Some(gate) => out.iter_mut().zip(gate).for_each(|(out, gate)| *out *= gate),
+        None => out.iter_mut().for_each(|out| *out = math::silu(*out)),
     }
 }
 
@@ -214,22 +222,53 @@ fn softplus(x: f32) -> f32 {
     if x > 20.0 { x } else { libm::log1p(f64::from(math::exp(x))) as f32 }
 }
 
-/// Returns the last input rows before `end`, which form the window of the next convolution. `first` is the
-/// sequence's first row in this step. `window` holds the rows before it, oldest first; `None` means that
-/// there were none.
-pub(super) fn window_row<'a>(
-    shape: &DeltaNetConfig,
-    inputs: &'a [f32],
-    stride: usize,
-    window: Option<&'a [f32]>,
-    first: usize,
-    row: isize,
-) -> Option<&'a [f32]> {
-    let channels = shape.channels();
-    let offset = row - first as isize;
-    if offset >= 0 {
-        return inputs.get(row as usize * stride..)?.get(..channels);
+/// Inputs of a causal convolution over the rows of sequences.
+#[derive(Clone, Copy)]
+pub(super) struct ConvRows<'a> {
+    pub channels: usize,
+    /// Number of rows before a row that its convolution reads.
+    pub window: usize,
+    /// Inputs of the step's rows.
+    pub rows: &'a [f32], // [T, stride]
+    pub stride: usize,
+    pub zeros: &'a [f32], // [channels]
+}
+
+impl<'a> ConvRows<'a> {
+    /// Returns the window at the start of the state before a run, if there is one.
+    pub fn before<'s>(self, run: &Run, states: &'s CpuStates) -> Option<&'s [f32]> {
+        states.get(run.from?).ok()?.get(..self.window * self.channels)
     }
-    let at = (shape.window() as isize + offset) as usize;
-    window?.get(at * channels..)?.get(..channels)
+
+    /// Returns row `at` of the sequence whose first row in this step is `first`, or zeros before the
+    /// sequence's start. `before` holds the rows before the first, oldest row first.
+    fn row(self, before: Option<&'a [f32]>, first: usize, at: isize) -> &'a [f32] {
+        let offset = at - first as isize;
+        let row = match offset {
+            0.. => self.rows.get(at as usize * self.stride..),
+            _ => before.and_then(|before| {
+                before.get((self.window as isize + offset) as usize * self.channels..)
+            }),
+        };
+        // Default: convolutions see zeros before the first token.
+        row.and_then(|row| row.get(..self.channels)).unwrap_or(self.zeros)
+    }
+
+    /// Returns the rows that the convolution of a row reads, oldest first; `taps` has `window + 1` places.
+    pub fn taps(self, run: &Run, states: &'a CpuStates, row: usize, taps: &mut [&'a [f32]]) {
+        let before = self.before(run, states);
+        let oldest = row as isize - self.window as isize;
+        for (at, tap) in (oldest..).zip(taps) {
+            *tap = self.row(before, run.first, at);
+        }
+    }
+
+    /// Writes the window after a run, `[window, channels]`.
+    pub fn window_after(self, run: &Run, states: &CpuStates, out: &mut [f32]) {
+        let before = self.before(run, states);
+        let oldest = run.rows.end as isize - self.window as isize;
+        for (at, out) in (oldest..).zip(out.chunks_exact_mut(self.channels.max(1))) {
+            out.copy_from_slice(ConvRows::row(self, before, run.first, at));
+        }
+    }
 }

@@ -52,7 +52,7 @@ pub struct Kernels {
     scale: unsafe fn(&mut [f32], f32),
     softcap: unsafe fn(&mut [f32], f32),
     gate: unsafe fn(&mut [f32], &[f32]),
-    conv_silu: unsafe fn(&[&[f32]], &[f32], &mut [f32]),
+    convolve: delta_net::Convolve,
     delta_rule: DeltaRule,
     hadamard: unsafe fn(&mut [f32]),
     add_scaled: unsafe fn(&mut [f32], f32, &[f32]),
@@ -140,8 +140,13 @@ macro_rules! kernels_for {
             }
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn conv_silu(taps: &[&[f32]], weights: &[f32], out: &mut [f32]) {
-                delta_net::conv_silu(taps, weights, out);
+            unsafe fn convolve(
+                taps: &[&[f32]],
+                weights: &[f32],
+                gate: Option<&[f32]>,
+                out: &mut [f32],
+            ) {
+                delta_net::convolve(taps, weights, gate, out);
             }
 
             $(#[target_feature(enable = $features)])?
@@ -228,7 +233,7 @@ macro_rules! kernels_for {
                 scale,
                 softcap,
                 gate,
-                conv_silu,
+                convolve,
                 delta_rule,
                 hadamard,
                 add_scaled,
@@ -491,10 +496,10 @@ impl Kernels {
         unsafe { (self.gate)(x, gate) }
     }
 
-    /// Computes [`delta_net::conv_silu`].
-    pub fn conv_silu(&self, taps: &[&[f32]], weights: &[f32], out: &mut [f32]) {
+    /// Computes [`delta_net::convolve`].
+    pub fn convolve(&self, t: &[&[f32]], weights: &[f32], gate: Option<&[f32]>, out: &mut [f32]) {
         // SAFETY: see `nested_tile`.
-        unsafe { (self.conv_silu)(taps, weights, out) }
+        unsafe { (self.convolve)(t, weights, gate, out) }
     }
 
     /// Applies the rows of one head to its state, `[key_head_dim, value_head_dim]`, in order, as defined in

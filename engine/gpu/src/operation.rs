@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use nestling_core::backend::{AttentionHeads, Backend, DeltaNet, Write};
+use nestling_core::backend::{AttentionHeads, Backend, DeltaNet, ShortConv, Write};
 use nestling_core::batch::{Run, StepRows};
 use nestling_formats::Level;
 use nestling_import::Activation;
@@ -59,6 +59,8 @@ pub enum Operation<'a, D: Storage + Backend> {
     HeadsRest(HeadsRest<D::Binding>),
     /// A gated DeltaNet layer.
     DeltaNet(DeltaNetRuns<'a, D>),
+    /// A gated short convolution.
+    ShortConv(ShortConvRuns<'a, D>),
     /// Products with experts that kernels looked up on the device.
     FoundProducts(FoundProducts<'a, D>),
 }
@@ -479,6 +481,20 @@ pub struct DeltaNetRuns<'a, D: Storage + Backend> {
     /// Recurrent states. A run's initial state must have been written.
     pub states: &'a mut GpuStates<D>,
     /// `[rows, value_dim]`
+    pub out: &'a GpuBuffer<D>,
+}
+
+/// Runs of rows that update the recurrent states of a gated short convolution.
+pub struct ShortConvRuns<'a, D: Storage + Backend> {
+    /// The layer's parameters.
+    pub conv: &'a ShortConv<D>,
+    /// Runs, each short enough for one launch. Runs of a sequence are in order.
+    pub runs: &'a [Run],
+    /// `[rows, 3 * channels]`
+    pub projected: &'a GpuBuffer<D>,
+    /// Recurrent states. A run's initial state must have been written.
+    pub states: &'a mut GpuStates<D>,
+    /// `[rows, channels]`
     pub out: &'a GpuBuffer<D>,
 }
 

@@ -243,7 +243,7 @@ fn inner_sizes<'a>(needs: &'a ModelNeeds<'_>) -> impl Iterator<Item = InnerSize>
 fn mixed_floats_max(needs: &ModelNeeds<'_>) -> usize {
     let floats = needs.config.layers.iter().map(|layer| match &layer.mixer {
         TokenMixer::DeltaNet(shape) => needs.rows_max * shape.channels(),
-        TokenMixer::Attention(_) | TokenMixer::Latent(_) => 0,
+        TokenMixer::Attention(_) | TokenMixer::Latent(_) | TokenMixer::ShortConv(_) => 0,
     });
     // Default: a model without layers has no convolution.
     floats.max().unwrap_or(0)

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use nestling_import::DeltaNetConfig;
+use nestling_import::{DeltaNetConfig, ShortConvConfig};
 
 use nestling_core::kv_cache::PAGE_POSITIONS;
 
@@ -147,6 +147,12 @@ const STATE_COLUMNS: usize = 8192;
 /// Small states count as `STATE_COLUMNS` columns, because they take as long.
 pub fn recurrence_row_work(shape: &DeltaNetConfig) -> u64 {
     work_of(&[3, shape.value_dim().max(STATE_COLUMNS), shape.key_head_dim])
+}
+
+/// Returns the work of one row of a gated short convolution. Few channels count as `STATE_COLUMNS`, because
+/// they take as long.
+pub fn short_conv_row_work(shape: &ShortConvConfig) -> u64 {
+    work_of(&[shape.taps + 2, shape.channels.max(STATE_COLUMNS)])
 }
 
 /// Returns the number of items of `each` work that fit in `most`: a positive multiple of `unit`.

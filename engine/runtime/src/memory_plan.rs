@@ -391,6 +391,8 @@ fn mixer_floats(config: &ModelConfig) -> (usize, usize) {
             TokenMixer::Latent(latent) => latent_floats(latent),
             // Convolution outputs, decays and betas are held beside the projections.
             TokenMixer::DeltaNet(shape) => (shape.inputs(), 3 * shape.value_dim()),
+            // Inputs times their gates are held beside the projections.
+            TokenMixer::ShortConv(shape) => (shape.inputs(), 3 * shape.channels),
         })
     });
     kinds.into_iter().fold((0, 0), |sum, kind| (sum.0 + kind.0, sum.1 + kind.1))

@@ -55,8 +55,8 @@ pub use config::{
     DeltaNetConfig, ExpertBias, ExpertFormat, ExpertGroups, ExpertVector, FeedForward,
     GenerationDefaults, GroupScore, LatentConfig, LayerConfig, Llama3Scaling, LongRopeScaling,
     ModelConfig, Multipliers, OutputGate, QkNorm, RopeConfig, RopePairs, RopeScaling, RouterConfig,
-    RouterInput, RouterScore, SharedExpert, SharedGate, Sinks, TokenMixer, ValueNorm, ValueSource,
-    YarnScaling,
+    RouterInput, RouterScore, SharedExpert, SharedGate, ShortConvConfig, Sinks, TokenMixer,
+    ValueNorm, ValueSource, YarnScaling,
 };
 pub use element::ElementType;
 pub use file_state::file_state;

@@ -3,7 +3,7 @@
 use crate::config::{
     AttentionBias, AttentionConfig, BlockNorms, DeltaNetConfig, ExpertBias, ExpertVector,
     FeedForward, LatentConfig, ModelConfig, OutputGate, QkNorm, RouterInput, SharedExpert,
-    SharedGate, Sinks, TokenMixer, ValueSource,
+    SharedGate, ShortConvConfig, Sinks, TokenMixer, ValueSource,
 };
 use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 
@@ -81,6 +81,7 @@ impl ModelShape {
                 TokenMixer::Attention(attention) => shape.attention(hidden, layer, attention),
                 TokenMixer::Latent(latent) => shape.latent(hidden, layer, latent),
                 TokenMixer::DeltaNet(delta_net) => shape.delta_net(hidden, layer, delta_net),
+                TokenMixer::ShortConv(conv) => shape.short_conv(hidden, layer, conv),
             }
             shape.vector(FloatKind::FeedForwardNorm, Some(layer), hidden);
             shape.feed_forward(config, layer, layer_config.feed_forward);
@@ -187,6 +188,20 @@ impl ModelShape {
         self.vector(FloatKind::DeltaDecay, at, heads);
         self.vector(FloatKind::DeltaTimeBias, at, heads);
         self.vector(FloatKind::DeltaNorm, at, delta_net.value_head_dim);
+    }
+
+    fn short_conv(&mut self, hidden: usize, layer: u32, conv: &ShortConvConfig) {
+        let dense = |kind| MatrixId { kind, layer: Some(layer), expert: None };
+        self.matrix(dense(MatrixKind::ShortConvIn), conv.inputs(), hidden);
+        self.matrix(dense(MatrixKind::ShortConvOut), hidden, conv.channels);
+        let at = Some(layer);
+        let id = FloatId { kind: FloatKind::ShortConvTaps, layer: at };
+        self.floats.push(FloatShape { id, rows: conv.channels, cols: conv.taps });
+        if conv.bias {
+            self.vector(FloatKind::ShortConvBias, at, conv.channels);
+            self.vector(FloatKind::ShortConvInBias, at, conv.inputs());
+            self.vector(FloatKind::ShortConvOutBias, at, hidden);
+        }
     }
 
     fn feed_forward(&mut self, config: &ModelConfig, layer: u32, feed_forward: FeedForward) {

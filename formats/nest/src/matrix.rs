@@ -46,6 +46,10 @@ pub enum MatrixKind {
     DeltaBetaDecay = 17,
     /// Gated DeltaNet: output projection.
     DeltaOut = 18,
+    /// Gated short convolution: input gates, output gates and inputs, `[3 * channels, hidden_size]`.
+    ShortConvIn = 19,
+    /// Gated short convolution: output projection, `[hidden_size, channels]`.
+    ShortConvOut = 20,
 }
 
 /// Identity of a matrix. It belongs to an expert if `expert` is set, else to a layer if `layer` is set, else
@@ -127,6 +131,14 @@ pub enum FloatKind {
     PostExpertNorm = 29,
     /// Factor of a layer's output.
     LayerScalar = 30,
+    /// Gated short convolution: causal convolution of each channel, `[channels, taps]`.
+    ShortConvTaps = 31,
+    /// Gated short convolution: bias of the convolution, `[channels]`.
+    ShortConvBias = 32,
+    /// Gated short convolution: bias of the input projection, `[3 * channels]`.
+    ShortConvInBias = 33,
+    /// Gated short convolution: bias of the output projection, `[hidden_size]`.
+    ShortConvOutBias = 34,
 }
 
 impl FloatKind {

@@ -7,6 +7,7 @@ use super::{
     ExpertBlocksParams, ExpertsSumParams, GateParams, GatedParams, GatedProductParams,
     GatherRowsParams, HeadsRestParams, KvStoreParams, NormPartParams, ProductParams,
     QuantizeParams, RmsNormParams, RopeParams, RouteParams, RowPlace, ScalarParams,
+    ShortConvParams,
 };
 use crate::error::CudaError;
 use crate::kernel::Kernel;
@@ -306,6 +307,14 @@ impl DeltaNetParams {
         rule.shared_bytes = 4 * (if is_kept { 34 } else { 2 }) * self.key_dim;
         let heads = u64::from(self.rows) * u64::from(self.value_heads);
         [conv, rule, Launch::new(Kernel::DeltaNetGate, [heads.div_ceil(4), 1], 128)]
+    }
+}
+
+impl ShortConvParams {
+    /// Returns a launch with one thread for each channel of each run.
+    pub fn launch(&self) -> Launch {
+        let blocks = self.channels.div_ceil(128).into();
+        Launch::new(Kernel::ShortConv, [blocks, u64::from(self.runs_count)], 128)
     }
 }
 

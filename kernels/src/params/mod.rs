@@ -413,6 +413,19 @@ params! {
         padding: u32,
     }
 
+    /// A gated short convolution between its projections.
+    ShortConvParams {
+        projected: u64,
+        runs: u64,
+        conv: u64,
+        bias: u64,
+        out: u64,
+        runs_count: u32,
+        channels: u32,
+        taps: u32,
+        padding: u32,
+    }
+
     /// Argmax over parts of rows.
     ArgmaxParams {
         x: u64,

@@ -45,7 +45,7 @@ pub(super) fn delta_net(backend: &mut CudaBackend, of: Runs<'_>) -> Result<(), E
 
 /// Returns the runs with `depth` preceding runs of the same sequence. They continue from the states of the
 /// preceding runs.
-fn table(
+pub(super) fn table(
     backend: &mut CudaBackend,
     all: &[Run],
     depth: usize,

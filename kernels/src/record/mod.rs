@@ -10,6 +10,7 @@ mod products;
 mod quantize;
 mod route;
 mod routed;
+mod short_conv;
 
 use nestling_core::EngineError;
 use nestling_gpu::{
@@ -70,6 +71,7 @@ impl Device for CudaBackend {
             Operation::Products(of) => products::products(recorder, &of),
             Operation::HeadsRest(of) => products::heads_rest(recorder, &of),
             Operation::DeltaNet(of) => delta_net::delta_net(self, of),
+            Operation::ShortConv(of) => short_conv::short_conv(self, of),
             Operation::FoundProducts(of) => routed::multiply(recorder, &of),
         }
     }

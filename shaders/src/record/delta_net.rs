@@ -35,7 +35,7 @@ pub(super) fn delta_net(backend: &mut WgpuBackend, mut of: Runs<'_>) -> Result<(
 }
 
 /// Returns the memory of a written state, or `None` without a state.
-fn state(
+pub(super) fn state(
     states: &GpuStates<WgpuBackend>,
     state: Option<StateId>,
 ) -> Result<Option<Binding>, EngineError> {
@@ -80,7 +80,7 @@ fn mix(
 
 /// Location of the state before a run. The discriminants are shader arguments.
 #[derive(Clone, Copy)]
-enum Source {
+pub(super) enum Source {
     Nowhere,
     Before,
     InPlace,

@@ -10,6 +10,7 @@ mod products;
 mod quantize;
 mod route;
 mod routed;
+mod short_conv;
 
 use nestling_core::EngineError;
 use nestling_gpu::{
@@ -70,6 +71,7 @@ impl Device for WgpuBackend {
             Operation::Products(all) => products::products(self, &all),
             Operation::HeadsRest(rest) => products::heads_rest(self, &rest),
             Operation::DeltaNet(runs) => delta_net::delta_net(self, runs),
+            Operation::ShortConv(runs) => short_conv::short_conv(self, runs),
             Operation::FoundProducts(found) => routed::multiply(self, &found),
         }
     }

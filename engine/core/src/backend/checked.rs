@@ -5,7 +5,7 @@ use nestling_formats::Level;
 use super::checks::Operation;
 use super::{
     AttentionHeads, Backend, BindWeights, CompleteInner, DeltaNet, Encoder, FeedForward, HasShape,
-    HeadMatrices, KvPages, Linear, Outputs, PinnedExpert, Router, Routing, Shape, Write,
+    HeadMatrices, KvPages, Linear, Outputs, PinnedExpert, Router, Routing, Shape, ShortConv, Write,
 };
 use crate::batch::StepRows;
 use crate::error::EngineError;
@@ -147,6 +147,20 @@ impl<B: Backend, E: Encoder<B>> Encoder<B> for CheckedEncoder<E> {
         let result = op.delta_net(net, rows, projected.shape(), states)?;
         op.output(result, Write::Set, out.shape())?;
         self.0.delta_net(net, rows, projected, states, out)
+    }
+
+    fn short_conv(
+        &mut self,
+        conv: &ShortConv<B>,
+        rows: &StepRows,
+        projected: &B::Buffer,
+        states: &mut B::StatePool,
+        out: &mut B::Buffer,
+    ) -> Result<(), EngineError> {
+        let op = Operation("short_conv");
+        let result = op.short_conv(conv, rows, projected.shape(), states)?;
+        op.output(result, Write::Set, out.shape())?;
+        self.0.short_conv(conv, rows, projected, states, out)
     }
 
     fn gate(&mut self, gate: &B::Buffer, out: &mut B::Buffer) -> Result<(), EngineError> {

@@ -6,7 +6,7 @@ use nestling_formats::Level;
 
 use super::{
     AttentionHeads, Backend, DeltaNet, FeedForward, HasShape, HeadMatrices, HeadNorm, HoldsLevels,
-    Linear, PinnedExpert, RecurrentStates, Router, Shape, Write,
+    Linear, PinnedExpert, RecurrentStates, Router, Shape, ShortConv, Write,
 };
 use crate::batch::StepRows;
 use crate::error::EngineError;
@@ -332,6 +332,25 @@ impl Operation {
         self.multiple("value heads", shape.num_key_heads, heads)?;
         self.size("floats of a state", shape.state_floats(), states.state_shape().floats)?;
         Ok(Shape { rows: rows.len(), cols: shape.value_dim() })
+    }
+
+    /// Checks a gated short convolution and returns the shape of the result.
+    pub fn short_conv<B: Backend>(
+        self,
+        conv: &ShortConv<B>,
+        rows: &StepRows,
+        projected: Shape,
+        states: &B::StatePool,
+    ) -> Result<Shape, EngineError> {
+        let shape = &conv.shape;
+        self.shape("projected", Shape { rows: rows.len(), cols: shape.inputs() }, projected)?;
+        let weights = shape.taps * shape.channels;
+        self.size("weights of the convolution", weights, conv.taps.shape().cols)?;
+        if let Some(bias) = &conv.bias {
+            self.size("bias of the convolution", shape.channels, bias.shape().cols)?;
+        }
+        self.size("floats of a state", shape.state_floats(), states.state_shape().floats)?;
+        Ok(Shape { rows: rows.len(), cols: shape.channels })
     }
 
     /// Checks a router.

@@ -4,7 +4,7 @@ use nestling_formats::Level;
 
 use super::{
     AttentionHeads, Backend, DeltaNet, FeedForward, HasShape, HeadMatrices, Linear, PinnedExpert,
-    Router, Routing,
+    Router, Routing, ShortConv,
 };
 use crate::batch::StepRows;
 use crate::error::EngineError;
@@ -144,6 +144,23 @@ pub trait Encoder<B: Backend>: Send {
         projected: &B::Buffer, // [T, channels + value_dim + 2 * num_value_heads]
         states: &mut B::StatePool,
         out: &mut B::Buffer, // [T, value_dim]
+    ) -> Result<(), EngineError>;
+
+    /// Computes a gated short convolution. A row of `projected` holds input gates b, output gates c and inputs
+    /// x. With u = b · x, the output is c times the causal convolution of u with the row and the rows before
+    /// it, plus the bias. The rows of a sequence are contiguous. A state holds the last rows of u, and states
+    /// are read and written as `rows` specifies.
+    ///
+    /// # Errors
+    /// Returns an error if sizes differ, states do not match the rows, or the device failed.
+    /// [`EngineError::Limit`] if the backend lacks the operation or convolves fewer rows.
+    fn short_conv(
+        &mut self,
+        conv: &ShortConv<B>,
+        rows: &StepRows,
+        projected: &B::Buffer, // [T, 3 * channels]
+        states: &mut B::StatePool,
+        out: &mut B::Buffer, // [T, channels]
     ) -> Result<(), EngineError>;
 
     /// Computes `out *= sigmoid(gate)`, element by element.

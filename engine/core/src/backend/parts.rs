@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use nestling_formats::nested::{InputTransform, Layout, PlaneForm};
 use nestling_formats::{DType, Level};
-use nestling_import::{Activation, DeltaNetConfig, RopePairs, RouterConfig};
+use nestling_import::{Activation, DeltaNetConfig, RopePairs, RouterConfig, ShortConvConfig};
 use serde::{Deserialize, Serialize};
 
 use super::{Backend, HasShape, Shape};
@@ -139,6 +139,16 @@ pub struct DeltaNet<B: Backend> {
     pub norm: B::Floats,
     /// Epsilon of the output norm.
     pub eps: f32,
+}
+
+/// The part of a gated short convolution between its projections.
+pub struct ShortConv<B: Backend> {
+    /// Sizes of the layer.
+    pub shape: ShortConvConfig,
+    /// Convolution weights, oldest position first, `[taps, channels]`.
+    pub taps: B::Floats,
+    /// Bias of the convolution, `[channels]`.
+    pub bias: Option<B::Floats>,
 }
 
 /// Weights and rule of a router.

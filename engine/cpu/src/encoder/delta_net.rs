@@ -4,7 +4,7 @@
 use nestling_import::{Activation, DeltaNetConfig};
 
 use super::scratch::{DeltaScratch, HeadRun};
-use crate::delta_net::{DeltaHead, factors, window_row};
+use crate::delta_net::{CONV_TAPS_MAX, ConvRows, DeltaHead, factors};
 use crate::device::Cpu;
 use crate::matrix::CpuBuffer;
 use crate::states::CpuStates;
@@ -14,9 +14,6 @@ use nestling_core::batch::StepRows;
 use nestling_core::batch::{Run, runs};
 use nestling_core::error::EngineError;
 use nestling_core::recycle::recycle;
-
-/// Maximum number of positions that a convolution sees.
-const CONV_KERNEL_MAX: usize = 16;
 
 /// Cost of a decay and a beta in multiplications.
 const FACTOR_COST: usize = 64;
@@ -33,14 +30,8 @@ pub(super) fn delta_net(
     states: &mut CpuStates,
     out: &mut CpuBuffer,
 ) -> Result<(), EngineError> {
-    check_kernel(net)?;
-    runs(rows, &mut scratch.runs)?;
-    for run in &scratch.runs {
-        run.from.map_or(Ok(()), |from| states.get(from).map(|_| ()))?;
-        states.check_place(run.to)?;
-    }
-    // All fallible steps come before a state is written.
-    states.prepare(scratch.runs.iter().map(|run| run.to))?;
+    check_taps("linear_conv_kernel_dim", net.shape.conv_kernel_dim)?;
+    prepare_states(rows, &mut scratch.runs, states)?;
     scratch.prepare(&net.shape)?;
     out.resize(rows.len())?;
     mix(team, scratch, net, projected, states);
@@ -57,19 +48,35 @@ pub(super) fn delta_net(
     Ok(())
 }
 
-/// Checks the number of taps of the convolution.
-fn check_kernel(net: &DeltaNet<Cpu>) -> Result<(), EngineError> {
-    let (kernel, limit) = (net.shape.conv_kernel_dim as u64, CONV_KERNEL_MAX as u64);
-    if (1..=limit).contains(&kernel) {
-        return Ok(());
+/// Checks the number of taps of a convolution.
+pub(super) fn check_taps(what: &'static str, taps: usize) -> Result<(), EngineError> {
+    let (found, limit) = (taps as u64, CONV_TAPS_MAX as u64);
+    if (1..=limit).contains(&found) {
+        Ok(())
+    } else {
+        Err(EngineError::Limit { what, limit, found })
     }
-    Err(EngineError::Limit { what: "linear_conv_kernel_dim", limit, found: kernel })
 }
 
-/// Returns the convolution window that a state holds, if there is one.
-fn window<'a>(net: &DeltaNet<Cpu>, run: &Run, states: &'a CpuStates) -> Option<&'a [f32]> {
-    let state = states.get(run.from?).ok()?;
-    state.get(..net.shape.window() * net.shape.channels())
+/// Computes the runs of a step, checks their states and allocates the ones to write. All fallible steps come
+/// before a state is written.
+pub(super) fn prepare_states(
+    rows: &StepRows,
+    parts: &mut Vec<Run>,
+    states: &mut CpuStates,
+) -> Result<(), EngineError> {
+    runs(rows, parts)?;
+    for run in &*parts {
+        run.from.map_or(Ok(()), |from| states.get(from).map(|_| ()))?;
+        states.check_place(run.to)?;
+    }
+    states.prepare(parts.iter().map(|run| run.to))
+}
+
+/// Returns the inputs of the convolution.
+fn conv_rows<'a>(net: &DeltaNet<Cpu>, projected: &'a CpuBuffer, zeros: &'a [f32]) -> ConvRows<'a> {
+    let (channels, window) = (net.shape.channels(), net.shape.window());
+    ConvRows { channels, window, rows: &projected.values, stride: projected.cols, zeros }
 }
 
 /// Computes the convolution, the norms of queries and keys, and the factors, row by row.
@@ -94,15 +101,11 @@ fn mix(
     let cost = (shape.conv_kernel_dim + ROW_COST) * channels;
     team.for_each_row(mixed, channels, cost, |row, mixed| {
         let run = &runs[runs.partition_point(|run| run.rows.end <= row)];
-        let window = window(net, run, states);
-        let inputs = &*projected.values;
-        let mut taps = [zeros.as_slice(); CONV_KERNEL_MAX];
+        let mut taps = [zeros.as_slice(); CONV_TAPS_MAX];
         let taps = &mut taps[..shape.conv_kernel_dim];
-        let oldest = row as isize - shape.window() as isize;
-        for (at, tap) in (oldest..).zip(taps.iter_mut()) {
-            *tap = window_row(shape, inputs, stride, window, run.first, at).unwrap_or(zeros);
-        }
-        team.kernels.conv_silu(taps, &net.conv, mixed);
+        conv_rows(net, projected, zeros).taps(run, states, row, taps);
+        mixed.fill(0.0);
+        team.kernels.convolve(taps, &net.conv, None, mixed);
         let queries_keys = mixed[..2 * shape.key_dim()].chunks_exact_mut(shape.key_head_dim);
         for (head, x) in queries_keys.enumerate() {
             let weight = if head < shape.num_key_heads { &net.query_norm } else { &net.key_norm };
@@ -118,17 +121,9 @@ fn take_states(
     projected: &CpuBuffer,
     states: &mut CpuStates,
 ) -> Result<(), EngineError> {
-    let shape = &net.shape;
-    let channels = shape.channels();
     let windows = &mut scratch.windows;
-    let (inputs, stride) = (&*projected.values, projected.cols);
     for run in &scratch.runs {
-        let before = window(net, run, states);
-        let oldest = run.rows.end as isize - shape.window() as isize;
-        for (at, out) in (oldest..).zip(windows.chunks_exact_mut(channels)) {
-            let row = window_row(shape, inputs, stride, before, run.first, at);
-            out.copy_from_slice(row.unwrap_or(&scratch.zeros));
-        }
+        conv_rows(net, projected, &scratch.zeros).window_after(run, states, windows);
         let mut values = states.take(run.to)?;
         let (window, matrices) = values.split_at_mut(windows.len());
         window.copy_from_slice(windows);

@@ -36,24 +36,24 @@ const SHAPES: [DeltaNetConfig; 2] = [
 ];
 
 /// Rows of one sequence: first position, count and states.
-struct Rows {
-    first: usize,
-    count: usize,
+pub(super) struct Rows {
+    pub first: usize,
+    pub count: usize,
     states: StateTrack,
 }
 
 impl Rows {
-    fn new(first: usize, count: usize, from: Option<u32>, to: &[(usize, u32)]) -> Self {
+    pub fn new(first: usize, count: usize, from: Option<u32>, to: &[(usize, u32)]) -> Self {
         let to = to.iter().map(|&(length, state)| StateWrite { length, state: StateId(state) });
         Self { first, count, states: StateTrack { from: from.map(StateId), to: to.collect() } }
     }
 
-    fn in_place(state: u32, first: usize, count: usize) -> Self {
+    pub fn in_place(state: u32, first: usize, count: usize) -> Self {
         Self { first, count, states: StateTrack::in_place(StateId(state), first, first + count) }
     }
 }
 
-fn step_rows(sequences: &[Rows]) -> StepRows {
+pub(super) fn step_rows(sequences: &[Rows]) -> StepRows {
     let mut batch = Batch::default();
     for (sequence, rows) in (0u32..).zip(sequences) {
         batch.sequences.push(SequenceRef { states: rows.states.clone(), ..SequenceRef::default() });

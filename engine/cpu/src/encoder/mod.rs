@@ -12,6 +12,9 @@ pub(super) mod inner;
 mod latent_tests;
 pub(super) mod products;
 pub(super) mod scratch;
+mod short_conv;
+#[cfg(test)]
+mod short_conv_tests;
 #[cfg(test)]
 mod tests;
 mod tiles;
@@ -34,7 +37,7 @@ use feed_forward::{
 };
 use nestling_core::backend::{
     AttentionHeads, Backend, BindWeights, CompleteInner, DeltaNet, Encoder, ExpertUse, FeedForward,
-    HeadMatrices, Linear, Outputs, PinnedExpert, Router, Routing, Write, argmax,
+    HeadMatrices, Linear, Outputs, PinnedExpert, Router, Routing, ShortConv, Write, argmax,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::error::EngineError;
@@ -286,6 +289,18 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         let Cpu { team, scratch, .. } = &mut *self.cpu;
         let scratch = &mut scratch.delta_net;
         delta_net::delta_net(team, scratch, net, rows, projected, states, out)
+    }
+
+    fn short_conv(
+        &mut self,
+        conv: &ShortConv<Cpu>,
+        rows: &StepRows,
+        projected: &CpuBuffer,
+        states: &mut CpuStates,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        short_conv::short_conv(team, &mut scratch.delta_net, conv, rows, projected, states, out)
     }
 
     fn gate(&mut self, gate: &CpuBuffer, out: &mut CpuBuffer) -> Result<(), EngineError> {

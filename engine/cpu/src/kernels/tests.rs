@@ -97,8 +97,15 @@ fn delta_nets_agree() {
     compare("conv_silu", |kernels, size| {
         let x = noise(4 * size, 31);
         let taps: Vec<&[f32]> = x.chunks(size).collect();
-        let mut out = vec![f32::NAN; size];
-        kernels.conv_silu(&taps, &noise(4 * size, 32), &mut out);
+        let mut out = noise(size, 35);
+        kernels.convolve(&taps, &noise(4 * size, 32), None, &mut out);
+        out
+    });
+    compare("conv_gate", |kernels, size| {
+        let x = noise(3 * size, 36);
+        let taps: Vec<&[f32]> = x.chunks(size).collect();
+        let mut out = noise(size, 37);
+        kernels.convolve(&taps, &noise(3 * size, 38), Some(&noise(size, 39)), &mut out);
         out
     });
     compare("gate", |kernels, size| {

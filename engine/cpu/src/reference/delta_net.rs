@@ -3,7 +3,7 @@
 use nestling_import::DeltaNetConfig;
 
 use super::{Reference, ReferenceBuffer};
-use crate::delta_net::{conv_silu, factors};
+use crate::delta_net::{convolve, factors};
 use crate::math;
 use crate::states::CpuStates;
 use nestling_core::backend::DeltaNet;
@@ -19,6 +19,19 @@ pub(super) fn delta_net(
     out: &mut ReferenceBuffer,
 ) -> Result<(), EngineError> {
     out.resize(rows.len());
+    each_token(rows, net.shape.state_floats(), states, |row, state| {
+        let projected = &projected.values[row * projected.cols..][..projected.cols];
+        token(net, projected, state, &mut out.values[row * out.cols..][..out.cols]);
+    })
+}
+
+/// Passes each row with the state of its sequence, in order, and stores the states that the step writes.
+pub(super) fn each_token(
+    rows: &StepRows,
+    state_floats: usize,
+    states: &mut CpuStates,
+    mut token: impl FnMut(usize, &mut [f32]),
+) -> Result<(), EngineError> {
     let mut parts = Vec::new();
     runs(rows, &mut parts)?;
     let mut state = Vec::new();
@@ -26,14 +39,10 @@ pub(super) fn delta_net(
         if run.depth == 0 {
             state = match run.from {
                 Some(from) => states.get(from)?.to_vec(),
-                None => vec![0.0; net.shape.state_floats()],
+                None => vec![0.0; state_floats],
             };
         }
-        for row in run.rows {
-            let projected = &projected.values[row * projected.cols..][..projected.cols];
-            let out = &mut out.values[row * out.cols..][..out.cols];
-            token(net, projected, &mut state, out);
-        }
+        run.rows.for_each(|row| token(row, &mut state));
         states.check_place(run.to)?;
         states.put(run.to, state.clone());
     }
@@ -52,7 +61,7 @@ fn token(net: &DeltaNet<Reference>, projected: &[f32], state: &mut [f32], out: &
 
     let mut mixed = vec![0.0; shape.channels()];
     let taps: Vec<&[f32]> = window.chunks_exact(shape.channels()).chain([inputs]).collect();
-    conv_silu(&taps, &net.conv, &mut mixed);
+    convolve(&taps, &net.conv, None, &mut mixed);
     window.rotate_left(shape.channels().min(window.len()));
     if let Some(newest) = window.chunks_exact_mut(shape.channels()).next_back() {
         newest.copy_from_slice(inputs);

@@ -8,6 +8,7 @@ mod delta_net;
 mod experts;
 mod multiply;
 mod pages;
+mod short_conv;
 #[cfg(test)]
 mod tests;
 
@@ -17,8 +18,8 @@ use super::math;
 use super::states::CpuStates;
 use nestling_core::backend::{
     AttentionHeads, Backend, BackendLimits, BindWeights, CheckedEncoder, DeltaNet, Encoder,
-    FeedForward, HeadMatrices, Linear, NoSlots, NoTable, PinnedExpert, Router, Routing, Write,
-    argmax,
+    FeedForward, HeadMatrices, Linear, NoSlots, NoTable, PinnedExpert, Router, Routing, ShortConv,
+    Write, argmax,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::error::EngineError;
@@ -96,6 +97,7 @@ impl Backend for Reference {
             num_experts_per_tok_max: usize::MAX,
             head_dim_max: usize::MAX,
             rows_max: usize::MAX,
+            short_conv_taps_max: usize::MAX,
         }
     }
 
@@ -374,6 +376,17 @@ impl Encoder<Reference> for ReferenceEncoder {
         out: &mut ReferenceBuffer,
     ) -> Result<(), EngineError> {
         delta_net::delta_net(net, rows, projected, states, out)
+    }
+
+    fn short_conv(
+        &mut self,
+        conv: &ShortConv<Reference>,
+        rows: &StepRows,
+        projected: &ReferenceBuffer,
+        states: &mut CpuStates,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        short_conv::short_conv(conv, rows, projected, states, out)
     }
 
     fn gate(

@@ -11,11 +11,12 @@ mod products;
 mod quantize;
 mod route;
 mod routed;
+mod short_conv;
 
 use nestling_core::EngineError;
 use nestling_core::backend::{
     AttentionHeads, BackendLimits, BindWeights, DeltaNet, Encoder, FeedForward, HasShape,
-    HeadMatrices, Linear, PinnedExpert, Router, Routing, Write,
+    HeadMatrices, Linear, PinnedExpert, Router, Routing, ShortConv, Write,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
@@ -29,12 +30,15 @@ use crate::fill;
 use crate::memory::{GpuBuffer, GpuFloats, GpuRouting};
 use crate::operation::ScalarKind;
 use crate::pages::GpuPages;
+use crate::router::check_limit;
 use crate::states::GpuStates;
 use attention::HeadRows;
 
 /// Maximum number of elements of a head.
 pub const HEAD_DIM_MAX: usize = 1024;
 const NUM_EXPERTS_MAX: usize = 1024;
+/// Maximum number of rows of a short convolution, which a thread holds in registers.
+const SHORT_CONV_TAPS_MAX: usize = 16;
 const PER_TOKEN_MAX: usize = 64;
 
 /// Limits of the kernels of both backends.
@@ -43,6 +47,7 @@ pub const LIMITS: BackendLimits = BackendLimits {
     num_experts_per_tok_max: PER_TOKEN_MAX,
     head_dim_max: HEAD_DIM_MAX,
     rows_max: 4096,
+    short_conv_taps_max: SHORT_CONV_TAPS_MAX,
 };
 
 /// Encoder of one step's operations. Dropping it discards operations that were not submitted.
@@ -232,6 +237,18 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
         out: &mut GpuBuffer<D>,
     ) -> Result<(), EngineError> {
         delta_net::delta_net(self.operation()?, net, rows, projected, states, out)
+    }
+
+    fn short_conv(
+        &mut self,
+        conv: &ShortConv<D>,
+        rows: &StepRows,
+        projected: &GpuBuffer<D>,
+        states: &mut GpuStates<D>,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), EngineError> {
+        check_limit("taps of short_conv", LIMITS.short_conv_taps_max, conv.shape.taps)?;
+        short_conv::short_conv(self.operation()?, conv, rows, projected, states, out)
     }
 
     fn gate(&mut self, gate: &GpuBuffer<D>, out: &mut GpuBuffer<D>) -> Result<(), EngineError> {

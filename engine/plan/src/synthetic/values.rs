@@ -128,7 +128,7 @@ impl<'a> Values<'a> {
             FloatKind::Router => return self.fill_router(out),
             FloatKind::AttentionNorm => ATTENTION_GAIN,
             FloatKind::FeedForwardNorm => FEED_FORWARD_GAIN,
-            FloatKind::DeltaConv => CONVOLUTION_TAP,
+            FloatKind::DeltaConv | FloatKind::ShortConvTaps => CONVOLUTION_TAP,
             FloatKind::DeltaDecay => DECAY_RATE,
             FloatKind::QueryBias
             | FloatKind::KeyBias
@@ -141,7 +141,10 @@ impl<'a> Values<'a> {
             | FloatKind::ExpertGateBias
             | FloatKind::ExpertUpBias
             | FloatKind::ExpertDownBias
-            | FloatKind::DeltaTimeBias => 0.0,
+            | FloatKind::DeltaTimeBias
+            | FloatKind::ShortConvBias
+            | FloatKind::ShortConvInBias
+            | FloatKind::ShortConvOutBias => 0.0,
             _ => 1.0,
         };
         out.as_chunks_mut::<4>().0.iter_mut().for_each(|out| *out = constant.to_le_bytes());

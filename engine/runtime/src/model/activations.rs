@@ -1,11 +1,12 @@
 //! Activation buffers of a step.
 
 use nestling_formats::{InternalError, Invariant};
-use nestling_import::{DeltaNetConfig, ModelConfig, TokenMixer};
+use nestling_import::{DeltaNetConfig, ModelConfig, ShortConvConfig, TokenMixer};
 
 use super::mixer::attention::{self, AttentionBuffers, AttentionShape};
 use super::mixer::delta_net::DeltaNetBuffers;
 use super::mixer::latent::{self, LatentBuffers, LatentShape};
+use super::mixer::short_conv::ShortConvBuffers;
 use super::rope::rope_kinds;
 use nestling_core::backend::{Backend, Encoder};
 use nestling_core::error::EngineError;
@@ -24,6 +25,8 @@ pub struct Activations<B: Backend> {
     pub latent: Vec<LatentBuffers<B>>,
     /// Buffers of gated DeltaNet, one set per shape.
     pub delta_nets: Vec<DeltaNetBuffers<B>>,
+    /// Buffers of gated short convolutions, one set per shape.
+    pub short_convs: Vec<ShortConvBuffers<B>>,
     /// RoPE cosines and sines of the positions, one buffer per kind of angles.
     pub ropes: Vec<B::Buffer>, // [T, dims]
     /// The same for the rows with requested logits.
@@ -67,6 +70,10 @@ impl<B: Backend> Activations<B> {
         for shape in &delta_net_shapes(config) {
             delta_nets.push(DeltaNetBuffers::new(backend, shape, rows_max)?);
         }
+        let mut short_convs = Vec::new();
+        for shape in &short_conv_shapes(config) {
+            short_convs.push(ShortConvBuffers::new(backend, shape, rows_max)?);
+        }
         let kinds = rope_kinds(config);
         let mut ropes = || -> Result<Vec<B::Buffer>, EngineError> {
             kinds.iter().map(|rope| backend.buffer(rows_max, rope.dims)).collect()
@@ -79,6 +86,7 @@ impl<B: Backend> Activations<B> {
             attention,
             latent,
             delta_nets,
+            short_convs,
             ropes,
             ropes_tail,
             gate: backend.buffer(rows_max, 1)?,
@@ -129,6 +137,14 @@ pub(super) fn latent_shapes(config: &ModelConfig) -> Vec<LatentShape> {
 pub(super) fn delta_net_shapes(config: &ModelConfig) -> Vec<DeltaNetConfig> {
     config.distinct(|layer| match layer.mixer {
         TokenMixer::DeltaNet(shape) => Some(shape),
+        _ => None,
+    })
+}
+
+/// Returns the distinct shapes of a model's gated short convolutions.
+pub(super) fn short_conv_shapes(config: &ModelConfig) -> Vec<ShortConvConfig> {
+    config.distinct(|layer| match layer.mixer {
+        TokenMixer::ShortConv(shape) => Some(shape),
         _ => None,
     })
 }

@@ -35,4 +35,19 @@ impl Floats {
     ) -> Result<B::Floats, EngineError> {
         backend.upload_floats(self.get(kind, size)?)
     }
+
+    /// Returns the weights of a convolution, stored `[channels, taps]`, as `[taps, channels]`.
+    ///
+    /// # Errors
+    /// Returns an error if the number of weights differs.
+    pub(super) fn by_tap(
+        &self,
+        kind: FloatKind,
+        channels: usize,
+        taps: usize,
+    ) -> Result<Vec<f32>, EngineError> {
+        let weights = self.get(kind, channels * taps)?;
+        let by_tap = (0..taps).flat_map(|tap| weights.iter().skip(tap).step_by(taps));
+        Ok(by_tap.copied().collect())
+    }
 }

@@ -13,6 +13,7 @@ mod needs;
 mod resume;
 mod rope;
 mod runner;
+mod short_conv_weights;
 pub mod weights;
 
 pub use activations::Activations;

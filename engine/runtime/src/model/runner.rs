@@ -310,6 +310,10 @@ fn check_limits<B: Backend>(config: &ModelConfig, backend: &B) -> Result<(), Eng
             TokenMixer::Attention(attention) => attention.head_dim,
             TokenMixer::Latent(latent) => latent.key_dim(),
             TokenMixer::DeltaNet(shape) => shape.key_head_dim.max(shape.value_head_dim),
+            TokenMixer::ShortConv(shape) => {
+                found.push(("taps of short_conv", limits.short_conv_taps_max, shape.taps));
+                0
+            }
         };
         found.push(("head_dim", limits.head_dim_max, head_dim));
         if let FeedForward::Moe { num_experts, num_experts_per_tok, .. } = layer.feed_forward {

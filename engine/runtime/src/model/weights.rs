@@ -300,6 +300,9 @@ impl<B: Backend> Loader<'_, B> {
             TokenMixer::DeltaNet(shape) => {
                 MixerWeights::DeltaNet(self.delta_net(config, shape, &mut dense, &floats)?)
             }
+            TokenMixer::ShortConv(shape) => {
+                MixerWeights::ShortConv(self.short_conv(config, shape, &mut dense, &floats)?)
+            }
         };
         let shared = match layer.feed_forward.dense_size() {
             Some(intermediate_size) => {
@@ -370,9 +373,7 @@ impl<B: Backend> Loader<'_, B> {
         ];
         let output = linear(MatrixKind::DeltaOut, hidden, value_dim)?;
         let kernel = shape.conv_kernel_dim;
-        let conv = floats.get(FloatKind::DeltaConv, channels * kernel)?;
-        let by_tap = (0..kernel).flat_map(|tap| conv.iter().skip(tap).step_by(kernel));
-        let conv: Vec<f32> = by_tap.copied().collect();
+        let conv = floats.by_tap(FloatKind::DeltaConv, channels, kernel)?;
         // L2 normalization equals an RMS norm times 1 / sqrt(n) for n elements. Queries are also scaled by 1
         // / sqrt(n).
         let unit = 1.0 / shape.key_head_dim as f32;

@@ -77,6 +77,8 @@ family!(granite_moe, "granite-moe");
 family!(granite_moe_bias, "granite-moe-bias");
 family!(granite_moe_shared, "granite-moe-shared");
 family!(kimi_k2, "kimi-k2");
+family!(lfm2_moe, "lfm2-moe");
+family!(lfm2_moe_bias, "lfm2-moe-bias");
 family!(llama, "llama");
 family!(llama_bias, "llama-bias");
 family!(minimax_m2, "minimax-m2");
@@ -111,6 +113,8 @@ calibration! {
     #[ignore = "slow"] granite_moe_bias: "granite-moe-bias",
     #[ignore = "slow"] granite_moe_shared: "granite-moe-shared",
     #[ignore = "slow"] kimi_k2: "kimi-k2",
+    lfm2_moe: "lfm2-moe",
+    #[ignore = "slow"] lfm2_moe_bias: "lfm2-moe-bias",
     llama: "llama",
     #[ignore = "slow"] llama_bias: "llama-bias",
     #[ignore = "slow"] minimax_m2: "minimax-m2",

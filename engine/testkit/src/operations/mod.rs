@@ -12,6 +12,7 @@ pub mod products;
 pub mod route;
 pub mod scaled;
 pub mod scaled_matrix;
+pub mod short_conv;
 
 use crate::{OperationsDevice, Test};
 
@@ -28,6 +29,7 @@ pub fn suite<D: OperationsDevice>() -> Vec<Test> {
         products::suite::<D>(),
         route::suite::<D>(),
         scaled::suite::<D>(),
+        short_conv::suite::<D>(),
     ]
     .concat()
 }

@@ -43,6 +43,8 @@ pub enum Architecture {
     Ernie45Moe,
     /// `SolarOpenForCausalLM`.
     SolarOpen,
+    /// `Lfm2MoeForCausalLM`.
+    Lfm2Moe,
     /// `MiniMaxM2ForCausalLM`.
     MiniMaxM2,
     /// `Glm4MoeForCausalLM`.

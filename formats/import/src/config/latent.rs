@@ -1,10 +1,42 @@
 //! Keys common to families with latent attention in DeepSeek's layout.
 
-use super::{LatentConfig, LayerConfig, RopePairs, RopeScaling, TokenMixer};
+use super::{LayerConfig, RopeConfig, RopePairs, RopeScaling, TokenMixer};
 use super::{keys, routed};
 use crate::ImportError;
 use crate::json::Fields;
 use crate::limits::{MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_WIDTH};
+
+/// Attention with latents shared by all heads (DeepSeek-V2, arXiv 2405.04434).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LatentConfig {
+    /// Number of heads.
+    pub num_attention_heads: usize,
+    /// Width of the query latent; `None` if queries are projected from the hidden state.
+    pub q_lora_rank: Option<usize>,
+    /// Width of the latent of keys and values.
+    pub kv_lora_rank: usize,
+    /// Elements of a query without RoPE.
+    pub qk_nope_head_dim: usize,
+    /// Elements of a query with RoPE, and of the shared key for them; even.
+    pub qk_rope_head_dim: usize,
+    /// Width of a head's values.
+    pub v_head_dim: usize,
+    /// Factor of the products of queries and keys.
+    pub scale: f32,
+    /// RoPE settings.
+    pub rope: RopeConfig,
+    /// RoPE pairing.
+    pub rope_pairs: RopePairs,
+    /// Epsilon of the latent norms.
+    pub norm_eps: f32,
+}
+
+impl LatentConfig {
+    /// Returns the number of cached elements per position: the latent and the shared key.
+    pub const fn key_dim(&self) -> usize {
+        self.kv_lora_rank + self.qk_rope_head_dim
+    }
+}
 
 /// Epsilon of the latent norms: a default in the published code that ignores `rms_norm_eps`.
 const LATENT_NORM_EPS: f32 = 1e-6;

@@ -21,6 +21,7 @@ mod gpt_oss;
 mod granite_moe;
 mod keys;
 mod latent;
+mod lfm2_moe;
 mod llama;
 mod minimax_m2;
 mod mixtral;
@@ -36,6 +37,7 @@ mod qwen3_next;
 mod qwen3_vl_moe;
 mod rope;
 mod routed;
+mod short_conv;
 mod solar_open;
 
 use serde_json::Value;
@@ -47,10 +49,12 @@ use crate::limits::MAX_CONFIG_BYTES;
 pub use architecture::Architecture;
 pub use delta_net::DeltaNetConfig;
 pub use generation::GenerationDefaults;
+pub use latent::LatentConfig;
 pub use multipliers::Multipliers;
 pub use rope::{
     AngleFactors, Llama3Scaling, LongRopeScaling, RopeConfig, RopeScaling, YarnScaling,
 };
+pub use short_conv::ShortConvConfig;
 
 impl Architecture {
     /// Returns the `model_type` of the family.
@@ -87,6 +91,7 @@ const FAMILIES: &[Family] = &[
     granite_moe::FAMILY,
     granite_moe::SHARED_FAMILY,
     granite_moe::DENSE_FAMILY,
+    lfm2_moe::FAMILY,
     llama::FAMILY,
     llama::MISTRAL_FAMILY,
     minimax_m2::FAMILY,
@@ -373,38 +378,6 @@ pub struct AttentionConfig {
     pub output_gate: OutputGate,
 }
 
-/// Attention with latents shared by all heads (DeepSeek-V2, arXiv 2405.04434).
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct LatentConfig {
-    /// Number of heads.
-    pub num_attention_heads: usize,
-    /// Width of the query latent; `None` if queries are projected from the hidden state.
-    pub q_lora_rank: Option<usize>,
-    /// Width of the latent of keys and values.
-    pub kv_lora_rank: usize,
-    /// Elements of a query without RoPE.
-    pub qk_nope_head_dim: usize,
-    /// Elements of a query with RoPE, and of the shared key for them; even.
-    pub qk_rope_head_dim: usize,
-    /// Width of a head's values.
-    pub v_head_dim: usize,
-    /// Factor of the products of queries and keys.
-    pub scale: f32,
-    /// RoPE settings.
-    pub rope: RopeConfig,
-    /// RoPE pairing.
-    pub rope_pairs: RopePairs,
-    /// Epsilon of the latent norms.
-    pub norm_eps: f32,
-}
-
-impl LatentConfig {
-    /// Returns the number of cached elements per position: the latent and the shared key.
-    pub const fn key_dim(&self) -> usize {
-        self.kv_lora_rank + self.qk_rope_head_dim
-    }
-}
-
 /// Token mixer of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TokenMixer {
@@ -414,6 +387,8 @@ pub enum TokenMixer {
     Latent(LatentConfig),
     /// Gated DeltaNet, with a state of fixed size.
     DeltaNet(DeltaNetConfig),
+    /// Gated short convolution, with a state of fixed size.
+    ShortConv(ShortConvConfig),
 }
 
 impl TokenMixer {
@@ -422,7 +397,7 @@ impl TokenMixer {
         match self {
             Self::Attention(attention) => Some(&attention.rope),
             Self::Latent(latent) => Some(&latent.rope),
-            Self::DeltaNet(_) => None,
+            Self::DeltaNet(_) | Self::ShortConv(_) => None,
         }
     }
 }

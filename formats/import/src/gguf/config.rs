@@ -170,6 +170,12 @@ impl Keys<'_> {
                     config.insert((*ours).into(), json!(kinds));
                 }
             }
+            Key::HeadsByLayer(theirs, heads, kinds, names) => {
+                config.insert((*heads).into(), whole(self.heads_of_layers(theirs)?));
+                if let Some(found) = self.layer_kinds(theirs, *names)? {
+                    config.insert((*kinds).into(), json!(found));
+                }
+            }
             Key::ByWindow(theirs, ours) => {
                 for (ours, value) in ours.iter().zip(self.by_window(theirs)?) {
                     if let Some(value) = value {

@@ -2,36 +2,10 @@
 
 use serde_json::{Value, json};
 
+pub use super::key::Key;
+
 /// Key of the layers with a sliding window.
 pub const PATTERN: &str = "attention.sliding_window_pattern";
-
-/// Conversion of a GGUF key to a `config.json` key.
-pub enum Key {
-    /// Same value under a different name.
-    Same(&'static str, &'static str),
-    /// Same value; absent or 0 means none.
-    Optional(&'static str, &'static str),
-    /// Integer quotient of two GGUF keys under a `config.json` name: dividend, divisor, name.
-    Quotient(&'static str, &'static str, &'static str),
-    /// Boolean per layer, converted to layer kinds: the name for 0 and the name for 1. If absent, the
-    /// family's default applies.
-    Kinds(&'static str, &'static str, [&'static str; 2]),
-    /// Different values for layers with and without a sliding window, each with its own name.
-    ByWindow(&'static str, [&'static str; 2]),
-}
-
-impl Key {
-    /// Returns the GGUF name of the key.
-    pub const fn theirs(&self) -> &'static str {
-        match self {
-            Self::Same(theirs, _)
-            | Self::Optional(theirs, _)
-            | Self::Quotient(theirs, ..)
-            | Self::Kinds(theirs, ..)
-            | Self::ByWindow(theirs, _) => theirs,
-        }
-    }
-}
 
 /// A family in both formats.
 pub struct Family {
@@ -476,6 +450,33 @@ pub const FAMILIES: &[Family] = &[
             ("n_group", Fixed::Whole(1)),
             ("topk_group", Fixed::Whole(1)),
             ("partial_rotary_factor", Fixed::Whole(1)),
+        ],
+        gating: SIGMOID,
+        ..PLAIN
+    },
+    Family {
+        gguf: "lfm2moe",
+        model_type: "lfm2_moe",
+        class: "Lfm2MoeForCausalLM",
+        keys: &[
+            Key::Same("feed_forward_length", "intermediate_size"),
+            Key::Same("expert_count", "num_experts"),
+            Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
+            Key::Same("leading_dense_block_count", "num_dense_layers"),
+            Key::Same("shortconv.l_cache", "conv_L_cache"),
+            Key::HeadsByLayer(
+                "attention.head_count_kv",
+                "num_key_value_heads",
+                "layer_types",
+                ["conv", "full_attention"],
+            ),
+        ],
+        fixed: &[
+            SILU,
+            ("conv_bias", Fixed::Bool(false)),
+            ("norm_topk_prob", Fixed::Bool(true)),
+            ("routed_scaling_factor", Fixed::Whole(1)),
+            ("use_expert_bias", Fixed::Bool(true)),
         ],
         gating: SIGMOID,
         ..PLAIN

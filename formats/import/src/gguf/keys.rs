@@ -105,6 +105,18 @@ impl Keys<'_> {
         Ok(Some(layers.iter().map(|value| names[usize::from(*value != 0.0)]).collect()))
     }
 
+    /// Returns the number of key heads of a per-layer list, the same for all layers but those with 0.
+    pub(super) fn heads_of_layers(&self, key: &str) -> Result<f64, ImportError> {
+        let name = self.name(key);
+        // Default: an absent list counts as empty, which is rejected below.
+        let mut list = self.metadata.numbers(&name)?.unwrap_or_default();
+        list.retain(|heads| *heads != 0.0);
+        match list.split_first() {
+            Some((first, rest)) if rest.iter().all(|heads| heads == first) => Ok(*first),
+            _ => Err(self.metadata.wrong(&name, "one value for all layers with attention")),
+        }
+    }
+
     /// Returns the number of layers without multi-token prediction layers.
     pub(super) fn layers(&self) -> Result<u64, ImportError> {
         const KEY: &str = "block_count";

@@ -15,6 +15,7 @@ mod grids;
 mod header;
 mod i_quants;
 mod k_quants;
+mod key;
 mod keys;
 mod metadata;
 mod parts;

@@ -66,6 +66,8 @@ fn slice(config: &ModelConfig, id: MatrixId) -> Option<TensorSlice> {
         MatrixKind::Key => "attn_k",
         MatrixKind::Value => "attn_v",
         MatrixKind::Output => "attn_output",
+        MatrixKind::ShortConvIn => "shortconv.in_proj",
+        MatrixKind::ShortConvOut => "shortconv.out_proj",
         MatrixKind::Gate => "ffn_gate",
         MatrixKind::Up => "ffn_up",
         MatrixKind::Down => "ffn_down",
@@ -191,7 +193,12 @@ fn latent_config(config: &ModelConfig, id: MatrixId) -> Option<&LatentConfig> {
 
 fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
     let Some(layer) = id.layer else {
-        return (id.kind == FloatKind::FinalNorm).then(|| FloatSource::kept("output_norm.weight"));
+        let name = match config.architecture {
+            // llama.cpp gave this norm the wrong name, and published files keep it.
+            Architecture::Lfm2Moe => "token_embd_norm.weight",
+            _ => "output_norm.weight",
+        };
+        return (id.kind == FloatKind::FinalNorm).then(|| FloatSource::kept(name));
     };
     let part = match id.kind {
         FloatKind::AttentionNorm => "attn_norm.weight",
@@ -237,6 +244,7 @@ fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
         FloatKind::DeltaDecay => "ssm_a",
         FloatKind::DeltaTimeBias => "ssm_dt.bias",
         FloatKind::DeltaNorm => "ssm_norm.weight",
+        FloatKind::ShortConvTaps => "shortconv.conv.weight",
         _ => return None,
     };
     let rows = bias_by_halves(config, id).unwrap_or_else(|| qwen3_next::float_rows(config, id));

@@ -7,6 +7,7 @@ mod gemma4;
 mod gguf;
 mod gpt_oss;
 mod granite_moe;
+mod lfm2;
 mod mixtral;
 mod qwen;
 mod qwen3_next;
@@ -203,6 +204,7 @@ pub fn published(architecture: Architecture) -> Naming {
         Architecture::Qwen3VlMoe => qwen::WITH_IMAGES,
         Architecture::Qwen3OmniMoe => qwen::WITH_SOUND,
         Architecture::MiniMaxM2 => mixtral::WITH_DRAFTS,
+        Architecture::Lfm2Moe => lfm2::NAMING,
         Architecture::DeepseekV2
         | Architecture::DeepseekV3
         | Architecture::KimiK2

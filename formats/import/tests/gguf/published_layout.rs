@@ -106,6 +106,12 @@ fn llama_bias() {
     is_the_same_model("llama-bias", |_| {});
 }
 
+/// The number of key heads is a list, which also gives the kinds of the layers.
+#[test]
+fn lfm2_moe() {
+    is_the_same_model("lfm2-moe", |_| {});
+}
+
 #[test]
 fn minimax_m2() {
     is_the_same_model("minimax-m2", |_| {});

@@ -522,7 +522,7 @@ fn float_dtype(code: u8) -> Option<DType> {
     all.into_iter().find(|dtype| dtype_code(*dtype) == Some(code))
 }
 
-const MATRIX_KINDS: [MatrixKind; 19] = [
+const MATRIX_KINDS: [MatrixKind; 21] = [
     MatrixKind::Embedding,
     MatrixKind::Head,
     MatrixKind::Query,
@@ -542,9 +542,11 @@ const MATRIX_KINDS: [MatrixKind; 19] = [
     MatrixKind::DeltaGate,
     MatrixKind::DeltaBetaDecay,
     MatrixKind::DeltaOut,
+    MatrixKind::ShortConvIn,
+    MatrixKind::ShortConvOut,
 ];
 
-const FLOAT_KINDS: [FloatKind; 31] = [
+const FLOAT_KINDS: [FloatKind; 35] = [
     FloatKind::FinalNorm,
     FloatKind::AttentionNorm,
     FloatKind::FeedForwardNorm,
@@ -576,4 +578,8 @@ const FLOAT_KINDS: [FloatKind; 31] = [
     FloatKind::PreExpertNorm,
     FloatKind::PostExpertNorm,
     FloatKind::LayerScalar,
+    FloatKind::ShortConvTaps,
+    FloatKind::ShortConvBias,
+    FloatKind::ShortConvInBias,
+    FloatKind::ShortConvOutBias,
 ];

@@ -14,7 +14,7 @@ use crate::kernel::Kernel;
 use crate::params::{
     AttendParams, Block, DeltaNetParams, EmbedParams, ExpertBlocksParams, ExpertEntry,
     GatedProductParams, GatherRowsParams, KvStoreParams, Launch, Matrix, NormPartParams, Pair,
-    ProductParams, RmsNormParams, RopeParams, RouteParams, RowPlace, StateRun,
+    ProductParams, RmsNormParams, RopeParams, RouteParams, RowPlace, ShortConvParams, StateRun,
 };
 
 /// Number of levels, and the prefix of a missing level.
@@ -161,6 +161,7 @@ impl AccessRecord<'_> {
                 let gather: GatherRowsParams = params_of(params)?;
                 self.reads_words(gather.indices, gather.rows)
             }
+            K::ShortConv => self.short_conv(&params_of(params)?),
             K::DeltaNetConv | K::DeltaNetGate | K::DeltaNetRule => {
                 self.delta_net(&params_of(params)?)
             }
@@ -263,12 +264,23 @@ impl AccessRecord<'_> {
         biases.into_iter().try_for_each(|bias| self.reads_words(bias, params.sizes.experts))
     }
 
-    fn delta_net(&mut self, params: &DeltaNetParams) -> Result<(), String> {
-        for run in self.table::<StateRun>(params.runs, params.runs_count.into())? {
+    fn short_conv(&mut self, params: &ShortConvParams) -> Result<(), String> {
+        self.state_runs(params.runs, params.runs_count)?;
+        self.reads_words(params.conv, params.taps * params.channels)?;
+        self.reads_words(params.bias, params.channels)
+    }
+
+    fn state_runs(&mut self, runs: Address, count: u32) -> Result<(), String> {
+        for run in self.table::<StateRun>(runs, count.into())? {
             for state in [run.from, run.to].into_iter().filter(|state| *state != 0) {
                 self.uses(state)?;
             }
         }
+        Ok(())
+    }
+
+    fn delta_net(&mut self, params: &DeltaNetParams) -> Result<(), String> {
+        self.state_runs(params.runs, params.runs_count)?;
         self.reads_words(params.conv, params.taps * params.channels)?;
         self.reads_words(params.rate, params.value_heads)?;
         self.reads_words(params.time_bias, params.value_heads)?;

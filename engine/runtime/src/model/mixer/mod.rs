@@ -3,6 +3,7 @@
 pub mod attention;
 pub mod delta_net;
 pub mod latent;
+pub mod short_conv;
 
 use nestling_formats::{Level, MatrixKind};
 
@@ -15,6 +16,7 @@ use nestling_core::error::EngineError;
 pub use attention::AttentionWeights;
 pub use delta_net::DeltaNetWeights;
 pub use latent::LatentWeights;
+pub use short_conv::ShortConvWeights;
 
 /// Weights of the mixer of one layer.
 pub enum MixerWeights<B: Backend> {
@@ -24,6 +26,8 @@ pub enum MixerWeights<B: Backend> {
     Latent(LatentWeights<B>),
     /// Gated DeltaNet, with a recurrent state of fixed size.
     DeltaNet(DeltaNetWeights<B>),
+    /// Gated short convolution, with a state of fixed size.
+    ShortConv(ShortConvWeights<B>),
 }
 
 impl<B: Backend> MixerWeights<B> {
@@ -38,6 +42,10 @@ impl<B: Backend> MixerWeights<B> {
             Self::Latent(weights) => weights.matrices().map(bytes).sum(),
             Self::DeltaNet(weights) => {
                 let linears = weights.inputs.iter().chain([&weights.output]);
+                linears.map(|linear| bytes(&linear.matrix)).sum()
+            }
+            Self::ShortConv(weights) => {
+                let linears = weights.input.iter().chain([&weights.output]);
                 linears.map(|linear| bytes(&linear.matrix)).sum()
             }
         }
@@ -133,6 +141,7 @@ pub fn mix<B: Backend>(
         MixerWeights::Attention(weights) => attention::mix(enc, weights, args, observer),
         MixerWeights::Latent(weights) => latent::mix(enc, weights, args, observer),
         MixerWeights::DeltaNet(weights) => delta_net::mix(enc, weights, args, observer),
+        MixerWeights::ShortConv(weights) => short_conv::mix(enc, weights, args, observer),
     }
 }
 

@@ -1,0 +1,33 @@
+//! Conversion of single GGUF keys.
+
+/// Conversion of a GGUF key to a `config.json` key.
+pub enum Key {
+    /// Same value under a different name.
+    Same(&'static str, &'static str),
+    /// Same value; absent or 0 means none.
+    Optional(&'static str, &'static str),
+    /// Integer quotient of two GGUF keys under a `config.json` name: dividend, divisor, name.
+    Quotient(&'static str, &'static str, &'static str),
+    /// Boolean per layer, converted to layer kinds: the name for 0 and the name for 1. If absent, the
+    /// family's default applies.
+    Kinds(&'static str, &'static str, [&'static str; 2]),
+    /// Number of key heads per layer, 0 for layers without attention: the name of the number, the name of the
+    /// layer kinds, and the kinds for 0 and for others.
+    HeadsByLayer(&'static str, &'static str, &'static str, [&'static str; 2]),
+    /// Different values for layers with and without a sliding window, each with its own name.
+    ByWindow(&'static str, [&'static str; 2]),
+}
+
+impl Key {
+    /// Returns the GGUF name of the key.
+    pub const fn theirs(&self) -> &'static str {
+        match self {
+            Self::Same(theirs, _)
+            | Self::Optional(theirs, _)
+            | Self::Quotient(theirs, ..)
+            | Self::Kinds(theirs, ..)
+            | Self::HeadsByLayer(theirs, ..)
+            | Self::ByWindow(theirs, _) => theirs,
+        }
+    }
+}
