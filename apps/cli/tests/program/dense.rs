@@ -72,10 +72,11 @@ fn a_weight_budget_allocates_levels_to_the_matrices() {
         let mut levels = json["levels"].as_array().unwrap().iter();
         levels.find(|size| size["level"] == level).unwrap()["bytes"].as_u64().unwrap()
     };
-    let between = ((size(4) + size(6)) / 2).to_string();
+    let [lower, between] = [(2, 3), (4, 6)].map(|(a, b)| ((size(a) + size(b)) / 2).to_string());
     let flags = ["run", "-m", &path, "-p", "Once upon", "-n", "8", "--temp", "0"];
     let budget = |bytes: &str| run(&[&flags[..], &["--weight-budget", bytes]].concat());
     assert!(!budget(&between).ok().is_empty());
+    assert!(!budget(&lower).ok().is_empty());
     budget("1kB").fails(1, "the weights need at least", "give");
 }
 

@@ -3,11 +3,15 @@
 //! The (bytes, error) points of a matrix have a lower convex hull, and the hull's edges are the matrix's
 //! refinements. Always taking the steepest remaining edge is optimal for any budget that is spent exactly. A
 //! larger budget only takes more edges.
+//!
+//! A model without experts gets the highest level that fits, and refinements to the next one. Measured errors compare
+//! the matrices of one level well, and levels badly: chosen over all levels, an allocation of SmolLM2-135M diverged twice
+//! as much as the level of the same size (docs/perf/033).
 
 use nestling_formats::Level;
 use nestling_formats::store::{Encoding, GroupId, Index, Matrix};
 
-use super::bytes::{Counting, group_bytes};
+use super::bytes::{Counting, group_bytes, weight_bytes};
 use super::errors::{Errors, floor};
 use super::{Allocation, level_at};
 use nestling_core::error::EngineError;
@@ -55,9 +59,13 @@ pub struct ChooseOptions {
 /// # Errors
 /// [`EngineError::WeightBudget`] if even the smallest allocation exceeds the budget.
 pub fn choose(index: &Index, options: &ChooseOptions) -> Result<Allocation, EngineError> {
-    let ChooseOptions { top, budget, counting, dense } = *options;
+    let ChooseOptions { budget, counting, dense, .. } = *options;
     let errors = Errors::of(index);
-    let mut levels = least(index, top, dense);
+    let has_experts = index.groups().iter().any(|group| matches!(group.id, GroupId::Expert(_)));
+    let (mut levels, top) = match has_experts || dense.is_some() {
+        true => (least(index, options.top, dense), options.top),
+        false => highest_level(index, options),
+    };
     let bytes_of = |group: usize, levels: &[Level]| {
         group_bytes(index, &index.groups()[group], levels, counting)
     };
@@ -82,6 +90,22 @@ pub fn choose(index: &Index, options: &ChooseOptions) -> Result<Allocation, Engi
         taken = after;
     }
     Ok(Allocation::of_levels(index, levels))
+}
+
+/// Returns the highest level whose weights fit, as levels of matrices, and the next one. The lowest level is returned even
+/// if it does not fit.
+fn highest_level(index: &Index, options: &ChooseOptions) -> (Vec<Vec<Level>>, Level) {
+    let ChooseOptions { top, budget, counting, .. } = *options;
+    let all: Vec<_> = Level::ALL.into_iter().filter(|level| *level <= top).collect();
+    let fits = |level: &Level| {
+        weight_bytes(index, &Allocation::of_level(index, *level), counting) <= budget
+    };
+    // Default: the caller refuses a budget that the lowest level exceeds.
+    let place = all.iter().rposition(fits).unwrap_or(0);
+    let allocation = Allocation::of_level(index, all[place]);
+    let levels = index.groups().iter().map(|group| allocation.levels(&group.id).to_vec());
+    // Default: nothing is above the top level.
+    (levels.collect(), all.get(place + 1).copied().unwrap_or(top))
 }
 
 /// Returns the lowest level that may be chosen for each matrix.

@@ -113,8 +113,15 @@ fn range(index: &Index, counting: Counting) -> (u64, u64) {
 
 #[test]
 fn budgets_are_kept_and_greater_ones_contain_smaller_ones() {
-    for (seed, offset) in [(Some(7), 0), (Some(8), 1), (None, 0), (None, 1)] {
-        let store = store(5, offset, seed);
+    for (seed, offset, experts) in [
+        (Some(7), 0, 5),
+        (Some(8), 1, 5),
+        (None, 0, 5),
+        (None, 1, 5),
+        (Some(9), 0, 0),
+        (None, 0, 0),
+    ] {
+        let store = store(experts, offset, seed);
         let index = store.index();
         for counting in [Counting::Memory, Counting::File] {
             let (least, all) = range(index, counting);
@@ -225,4 +232,22 @@ fn a_level_is_an_allocation_and_bounds_others() {
     assert_eq!(summary.shares.last().unwrap().matrices, [0, 0, 3, 0, 0]);
     // Gate and up have as many weights as down.
     assert!((summary.expert_bits.unwrap() - 10.0 / 3.0).abs() < 1e-12);
+}
+
+#[test]
+fn a_model_without_experts_lies_between_two_levels() {
+    let store = store(0, 0, Some(11));
+    let (index, counting) = (store.index(), Counting::File);
+    let uniform = Level::ALL.map(|level| Allocation::of_level(index, level));
+    let bytes = uniform.each_ref().map(|allocation| weight_bytes(index, allocation, counting));
+    for (place, pair) in uniform.windows(2).enumerate() {
+        let budget = (bytes[place] + bytes[place + 1]) / 2;
+        let found = chosen(index, Level::L8, budget, counting).unwrap();
+        for group in index.groups() {
+            let bounds = pair[0].levels(&group.id).iter().zip(pair[1].levels(&group.id));
+            let mut levels = found.levels(&group.id).iter().zip(bounds);
+            assert!(levels.all(|(level, (low, high))| low <= level && level <= high));
+        }
+        assert_eq!(chosen(index, Level::L8, bytes[place], counting).unwrap(), pair[0]);
+    }
 }
