@@ -21,6 +21,7 @@ pub(super) fn short_conv(
     let mut params = ShortConvParams {
         projected: projected.binding(),
         conv: conv.taps.binding(),
+        // Default: address 0 means no bias.
         bias: conv.bias.as_ref().map_or(0, |bias| bias.binding()),
         out: out.binding(),
         channels: word("columns", shape.channels)?,

@@ -228,7 +228,7 @@ fn read_groups(fields: &mut Fields<'_>, counts: &Counts) -> Result<Vec<GroupReco
 fn read_matrix(fields: &mut Fields<'_>, codecs: usize) -> Result<Matrix, Fault> {
     let at = fields.offset();
     let kind = fields.u8("kind")?;
-    let kind = matrix_kind(kind).ok_or_else(|| fields.fault("kind", at, "0..=18", kind))?;
+    let kind = matrix_kind(kind).ok_or_else(|| fields.fault("kind", at, "0..=20", kind))?;
     let layout_at = fields.offset();
     let layout_code = fields.u8("layout")?;
     let layout = Layout::from_code(layout_code)
@@ -277,7 +277,7 @@ fn read_matrix(fields: &mut Fields<'_>, codecs: usize) -> Result<Matrix, Fault> 
 fn read_tensor(fields: &mut Fields<'_>) -> Result<FloatTensor, Fault> {
     let at = fields.offset();
     let kind = fields.u8("kind")?;
-    let kind = float_kind(kind).ok_or_else(|| fields.fault("kind", at, "0..=30", kind))?;
+    let kind = float_kind(kind).ok_or_else(|| fields.fault("kind", at, "0..=34", kind))?;
     let at = fields.offset();
     let dtype = fields.u8("dtype")?;
     let dtype = float_dtype(dtype).ok_or_else(|| fields.fault("dtype", at, "1..=3", dtype))?;
