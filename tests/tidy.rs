@@ -511,3 +511,18 @@ type F = fn((u8, u8));
 ";
     assert_eq!(tuple_parameters(text), ["one", "two", "two", "typed", "typed"]);
 }
+
+/// Loops that are optimized for size are not vectorized (docs/perf/041).
+#[test]
+fn crates_with_loops_over_weights_are_optimized_for_speed() {
+    let fast = ["convert", "core", "cpu", "experts", "formats", "import", "runtime", "text"];
+    let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
+    let overrides = manifest.lines().filter_map(|line| {
+        let name = line.strip_prefix("[profile.")?.strip_suffix(']')?;
+        let (profile, package) = name.split_once(".package.nestling-")?;
+        (profile != "dev" && fast.contains(&package)).then(|| line.to_owned())
+    });
+    expect_none(overrides.collect());
+    let members = manifest.lines().filter(|line| line.contains("nestling-")).count();
+    assert!(members >= fast.len(), "the manifest has another form");
+}
