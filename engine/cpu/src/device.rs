@@ -6,7 +6,7 @@ use nestling_formats::nested::Codec;
 
 use super::encoder::inner::Inner;
 use super::encoder::products::{PackedProduct, ProductScratch};
-use super::encoder::scratch::{AttentionScratch, DeltaScratch, LeveledRows};
+use super::encoder::scratch::{AttentionScratch, LeveledRows, RecurrentScratch};
 use super::kernels::Kernels;
 use super::matrix::{CpuBuffer, MatrixTables};
 use super::rows::QuantizedRows;
@@ -32,7 +32,7 @@ pub struct Cpu {
 pub(super) struct Scratch {
     pub work: FeedForwardScratch,
     pub attention: AttentionScratch,
-    pub delta_net: DeltaScratch,
+    pub delta_net: RecurrentScratch,
     /// Rows of each expert, and their places in the output.
     pub expert_rows: [Vec<u32>; 2],
     pub uses: Vec<LeveledRows<'static, FeedForward<Cpu>>>,

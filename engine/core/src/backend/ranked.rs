@@ -40,7 +40,7 @@ pub struct RankLink {
 struct Messages {
     /// Contents of the buffer that is completed.
     values: Vec<f32>,
-    messages: GatherMemory,
+    gather: GatherMemory,
     parts: Vec<Vec<u8>>, // [ranks]
     /// Expert rows that this rank computed since the last sum.
     computed: Vec<u32>,
@@ -74,9 +74,9 @@ impl RankLink {
         out: &mut B::Buffer,
     ) -> Result<(), EngineError> {
         let mut memory = whole(self.memory.lock());
-        let Messages { values, messages, .. } = &mut *memory;
+        let Messages { values, gather, .. } = &mut *memory;
         block_on(encoder.read_into(out, values))?;
-        self.complete_columns(messages, out.shape().cols, columns, values)?;
+        self.complete_columns(gather, out.shape().cols, columns, values)?;
         encoder.write(values, out)
     }
 
@@ -89,7 +89,7 @@ impl RankLink {
         out: &mut B::Buffer,
     ) -> Result<(), EngineError> {
         let mut memory = whole(self.memory.lock());
-        let Messages { values, messages: GatherMemory { part, incoming }, .. } = &mut *memory;
+        let Messages { values, gather: GatherMemory { part, incoming }, .. } = &mut *memory;
         let (own, width) = (self.share(), out.shape().cols.max(1));
         let holds = |share: RankShare, token: &u32| {
             let held = share.rows(vocab_size);
@@ -118,12 +118,12 @@ impl RankLink {
     /// Replaces the columns of other ranks in rows of `width` values.
     fn complete_columns(
         &self,
-        messages: &mut GatherMemory,
+        memory: &mut GatherMemory,
         width: usize,
         columns: impl Fn(RankShare) -> Vec<Range<usize>>,
         values: &mut [f32], // [T, width]
     ) -> Result<(), EngineError> {
-        let GatherMemory { part, incoming } = messages;
+        let GatherMemory { part, incoming } = memory;
         let (own, width) = (self.share(), width.max(1));
         part.clear();
         let held = columns(own);
@@ -160,9 +160,9 @@ impl RankLink {
         let FeedForward { gate, down, .. } = weights;
         if gate.is_divided() {
             let complete = &mut |inner: &mut [f32]| {
-                let messages = &mut whole(self.memory.lock()).messages;
+                let gather = &mut whole(self.memory.lock()).gather;
                 let columns = |share| columns_of(slice::from_ref(gate), share);
-                self.complete_columns(messages, gate.outputs.whole, columns, inner)
+                self.complete_columns(gather, gate.outputs.whole, columns, inner)
             };
             encoder.ffn_of_rank(weights, levels, x, write, complete, out)?;
         } else {
@@ -182,8 +182,8 @@ impl RankLink {
         out: &mut B::Buffer, // [count, D]
     ) -> Result<(), EngineError> {
         let mut memory = whole(self.memory.lock());
-        let Messages { values, parts, messages, computed, arrived } = &mut *memory;
-        let incoming = &mut messages.incoming;
+        let Messages { values, parts, gather, computed, arrived } = &mut *memory;
+        let incoming = &mut gather.incoming;
         let (own, width) = (self.share(), out.shape().cols);
         block_on(encoder.read_into(out, values))?;
         // A rank without one of the experts has not written any row.

@@ -3,7 +3,7 @@
 
 use nestling_import::{Activation, DeltaNetConfig};
 
-use super::scratch::{DeltaScratch, HeadRun};
+use super::scratch::{HeadRun, RecurrentScratch};
 use crate::delta_net::{CONV_TAPS_MAX, ConvRows, DeltaHead, factors};
 use crate::device::Cpu;
 use crate::matrix::CpuBuffer;
@@ -23,7 +23,7 @@ const GATE_CHUNK: usize = 128;
 
 pub(super) fn delta_net(
     team: &Team,
-    scratch: &mut DeltaScratch,
+    scratch: &mut RecurrentScratch,
     net: &DeltaNet<Cpu>,
     rows: &StepRows,
     projected: &CpuBuffer,
@@ -82,12 +82,12 @@ fn conv_rows<'a>(net: &DeltaNet<Cpu>, projected: &'a CpuBuffer, zeros: &'a [f32]
 /// Computes the convolution, the norms of queries and keys, and the factors, row by row.
 fn mix(
     team: &Team,
-    scratch: &mut DeltaScratch,
+    scratch: &mut RecurrentScratch,
     net: &DeltaNet<Cpu>,
     projected: &CpuBuffer,
     states: &CpuStates,
 ) {
-    let DeltaScratch { runs, mixed, factors: all_factors, zeros, .. } = scratch;
+    let RecurrentScratch { runs, mixed, factors: all_factors, zeros, .. } = scratch;
     let shape = &net.shape;
     let (channels, heads, stride) = (shape.channels(), shape.num_value_heads, projected.cols);
     team.for_each_row(all_factors, heads, FACTOR_COST * heads, |row, out| {
@@ -116,7 +116,7 @@ fn mix(
 
 /// Takes out the states to be written, with updated windows. States at a sequence's start are zeroed.
 fn take_states(
-    scratch: &mut DeltaScratch,
+    scratch: &mut RecurrentScratch,
     net: &DeltaNet<Cpu>,
     projected: &CpuBuffer,
     states: &mut CpuStates,
@@ -138,12 +138,12 @@ fn take_states(
 /// Processes the heads of all runs at a depth, which is the number of earlier runs of the same sequence.
 fn pass_heads(
     team: &Team,
-    scratch: &mut DeltaScratch,
+    scratch: &mut RecurrentScratch,
     net: &DeltaNet<Cpu>,
     depth: usize,
     states: &CpuStates,
 ) {
-    let DeltaScratch { runs, mixed, factors, gathered, taken, parts: spare, .. } = scratch;
+    let RecurrentScratch { runs, mixed, factors, gathered, taken, parts: spare, .. } = scratch;
     let shape = &net.shape;
     let DeltaNetConfig {
         num_key_heads, num_value_heads: heads, key_head_dim, value_head_dim, ..
@@ -200,12 +200,12 @@ fn pass_heads(
 /// Normalizes the outputs of the heads and multiplies them with the gates.
 fn gate(
     team: &Team,
-    scratch: &mut DeltaScratch,
+    scratch: &mut RecurrentScratch,
     net: &DeltaNet<Cpu>,
     projected: &CpuBuffer,
     out: &mut CpuBuffer,
 ) {
-    let DeltaScratch { run_of, gathered, .. } = scratch;
+    let RecurrentScratch { run_of, gathered, .. } = scratch;
     let shape = &net.shape;
     let (width, cols) = (shape.value_head_dim, shape.value_dim());
     let gathered = &*gathered;

@@ -155,14 +155,15 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         out.resize(rows.len())?;
         let Cpu { team, .. } = &*self.cpu;
         let failed = Mutex::new(None);
-        let cols = out.cols;
+        let (cols, first) = (out.cols, table.outputs.first);
+        let held = first..first + table.matrix.rows();
         team.for_each_row(&mut out.values, cols, ROW_COST * cols, |row, out| {
             let (level, token) = (rows.dense_levels[row], rows.tokens[row] as usize);
-            let held = token.checked_sub(table.outputs.first);
-            let Some(held) = held.filter(|held| *held < table.matrix.rows()) else {
+            if table.is_divided() && !held.contains(&token) {
+                // The row is gathered from the rank that holds it.
                 return out.fill(0.0);
-            };
-            if let Err(error) = table.matrix.read_row(level, held, out) {
+            }
+            if let Err(error) = table.matrix.read_row(level, token - first, out) {
                 *whole(failed.lock()) = Some(error);
             }
         });

@@ -27,9 +27,9 @@ pub(crate) struct AttentionScratch {
     pub taken: Vec<(TakenPage, Range<usize>)>,
 }
 
-/// Memory that DeltaNet layers reuse.
+/// Memory that recurrent mixers reuse.
 #[derive(Debug, Default)]
-pub(crate) struct DeltaScratch {
+pub(crate) struct RecurrentScratch {
     pub runs: Vec<Run>,
     /// Rows of each run.
     pub run_of: Vec<Range<usize>>, // [T]
@@ -48,7 +48,7 @@ pub(crate) struct DeltaScratch {
     pub windows: Vec<f32>, // [window, channels]
 }
 
-impl DeltaScratch {
+impl RecurrentScratch {
     /// Reserves memory for the rows of [`Self::runs`].
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //! single rows have the same bits.
 
 use super::delta_net::{check_taps, prepare_states};
-use super::scratch::DeltaScratch;
+use super::scratch::RecurrentScratch;
 use crate::aligned::try_resize;
 use crate::delta_net::{CONV_TAPS_MAX, ConvRows};
 use crate::device::Cpu;
@@ -15,14 +15,14 @@ use nestling_core::error::EngineError;
 
 pub(super) fn short_conv(
     team: &Team,
-    scratch: &mut DeltaScratch,
+    scratch: &mut RecurrentScratch,
     conv: &ShortConv<Cpu>,
     rows: &StepRows,
     projected: &CpuBuffer,
     states: &mut CpuStates,
     out: &mut CpuBuffer,
 ) -> Result<(), EngineError> {
-    let DeltaScratch { runs, mixed: inputs, zeros, windows, .. } = scratch;
+    let RecurrentScratch { runs, mixed: inputs, zeros, windows, .. } = scratch;
     let (channels, window, stride) = (conv.shape.channels, conv.shape.window(), projected.cols);
     check_taps("conv_L_cache", conv.shape.taps)?;
     prepare_states(rows, runs, states)?;

@@ -12,6 +12,7 @@ mod quantize;
 mod route;
 mod routed;
 mod short_conv;
+mod state_runs;
 
 use nestling_core::EngineError;
 use nestling_core::backend::{

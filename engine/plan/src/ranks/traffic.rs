@@ -87,13 +87,13 @@ impl Traffic {
         let embedding = index.group(&GroupId::Embedding);
         // Default: without a head of its own, a model multiplies with the embedding.
         let head = index.group(&GroupId::Head).or(embedding);
-        let rows = |group: Option<&Group>| {
+        let is_divided = |group: Option<&Group>| {
             let matrix = group.and_then(|group| group.matrices.first());
             matrix.and_then(|matrix| held_rows(matrix.kind, matrix.rows, share)).is_some()
         };
         // Default: without an embedding of its own, a model looks its tokens up in the head.
-        let embedding = rows(embedding.or(head)).then(|| gather(config.hidden_size, ranks));
-        let head = rows(head).then(|| gather(config.vocab_size, ranks));
+        let embedding = is_divided(embedding.or(head)).then(|| gather(config.hidden_size, ranks));
+        let head = is_divided(head).then(|| gather(config.vocab_size, ranks));
         Self {
             ranks,
             embedding: embedding.into_iter().collect(),

@@ -1,12 +1,11 @@
 //! Activation buffers of a step.
 
 use nestling_formats::{InternalError, Invariant};
-use nestling_import::{DeltaNetConfig, ModelConfig, ShortConvConfig, TokenMixer};
+use nestling_import::{ModelConfig, TokenMixer};
 
 use super::mixer::attention::{self, AttentionBuffers, AttentionShape};
-use super::mixer::delta_net::DeltaNetBuffers;
 use super::mixer::latent::{self, LatentBuffers, LatentShape};
-use super::mixer::short_conv::ShortConvBuffers;
+use super::mixer::recurrent::{RecurrentBuffers, RecurrentShape};
 use super::rope::rope_kinds;
 use nestling_core::backend::{Backend, Encoder};
 use nestling_core::error::EngineError;
@@ -23,10 +22,8 @@ pub struct Activations<B: Backend> {
     pub attention: Vec<AttentionBuffers<B>>,
     /// Buffers of latent attention, one set per shape.
     pub latent: Vec<LatentBuffers<B>>,
-    /// Buffers of gated DeltaNet, one set per shape.
-    pub delta_nets: Vec<DeltaNetBuffers<B>>,
-    /// Buffers of gated short convolutions, one set per shape.
-    pub short_convs: Vec<ShortConvBuffers<B>>,
+    /// Buffers of recurrent mixers, one set per shape.
+    pub recurrent: Vec<RecurrentBuffers<B>>,
     /// RoPE cosines and sines of the positions, one buffer per kind of angles.
     pub ropes: Vec<B::Buffer>, // [T, dims]
     /// The same for the rows with requested logits.
@@ -66,13 +63,9 @@ impl<B: Backend> Activations<B> {
         for shape in latent_shapes(config) {
             latent.push(LatentBuffers::new(backend, shape, rows_max)?);
         }
-        let mut delta_nets = Vec::new();
-        for shape in &delta_net_shapes(config) {
-            delta_nets.push(DeltaNetBuffers::new(backend, shape, rows_max)?);
-        }
-        let mut short_convs = Vec::new();
-        for shape in &short_conv_shapes(config) {
-            short_convs.push(ShortConvBuffers::new(backend, shape, rows_max)?);
+        let mut recurrent = Vec::new();
+        for shape in recurrent_shapes(config) {
+            recurrent.push(RecurrentBuffers::new(backend, shape, rows_max)?);
         }
         let kinds = rope_kinds(config);
         let mut ropes = || -> Result<Vec<B::Buffer>, EngineError> {
@@ -85,8 +78,7 @@ impl<B: Backend> Activations<B> {
             normed: backend.buffer(rows_max, config.hidden_size)?,
             attention,
             latent,
-            delta_nets,
-            short_convs,
+            recurrent,
             ropes,
             ropes_tail,
             gate: backend.buffer(rows_max, 1)?,
@@ -133,20 +125,21 @@ pub(super) fn latent_shapes(config: &ModelConfig) -> Vec<LatentShape> {
     })
 }
 
-/// Returns the distinct shapes of a model's gated DeltaNet layers.
-pub(super) fn delta_net_shapes(config: &ModelConfig) -> Vec<DeltaNetConfig> {
-    config.distinct(|layer| match layer.mixer {
-        TokenMixer::DeltaNet(shape) => Some(shape),
-        _ => None,
-    })
+/// Returns the distinct shapes of a model's recurrent mixers.
+pub(super) fn recurrent_shapes(config: &ModelConfig) -> Vec<RecurrentShape> {
+    config.distinct(|layer| RecurrentShape::of(&layer.mixer))
 }
 
-/// Returns the distinct shapes of a model's gated short convolutions.
-pub(super) fn short_conv_shapes(config: &ModelConfig) -> Vec<ShortConvConfig> {
-    config.distinct(|layer| match layer.mixer {
-        TokenMixer::ShortConv(shape) => Some(shape),
-        _ => None,
-    })
+/// Returns the index of a recurrent mixer's buffers.
+///
+/// # Errors
+/// Returns an error if the mixer is not one of the configuration's recurrent ones.
+pub(super) fn recurrent_buffers(
+    config: &ModelConfig,
+    mixer: &TokenMixer,
+) -> Result<usize, InternalError> {
+    let shape = RecurrentShape::of(mixer).invariant("the mixer is recurrent")?;
+    index_of(&recurrent_shapes(config), &shape)
 }
 
 /// Returns the index of a layer's kind in the list of buffers or angles.

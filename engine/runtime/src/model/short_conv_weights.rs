@@ -1,11 +1,11 @@
 //! Loading of gated short convolutions.
 
 use nestling_formats::{FloatKind, MatrixKind};
-use nestling_import::{ModelConfig, ShortConvConfig};
+use nestling_import::{ModelConfig, ShortConvConfig, TokenMixer};
 
-use super::activations::{index_of, short_conv_shapes};
+use super::activations::recurrent_buffers;
 use super::floats::Floats;
-use super::mixer::ShortConvWeights;
+use super::mixer::{RecurrentCore, RecurrentWeights};
 use super::weights::Loader;
 use nestling_core::backend::{Backend, ShortConv};
 use nestling_core::error::EngineError;
@@ -19,7 +19,7 @@ impl<B: Backend> Loader<'_, B> {
         shape: &ShortConvConfig,
         dense: &mut Matrices,
         floats: &Floats,
-    ) -> Result<ShortConvWeights<B>, EngineError> {
+    ) -> Result<RecurrentWeights<B>, EngineError> {
         let (hidden, channels) = (config.hidden_size, shape.channels);
         let bias = |kind, count| shape.bias.then(|| floats.get(kind, count)).transpose();
         let input = dense.take(MatrixKind::ShortConvIn, shape.inputs(), hidden)?;
@@ -35,9 +35,9 @@ impl<B: Backend> Loader<'_, B> {
             taps: self.backend.upload_floats(&taps)?,
             bias: conv_bias.map(|bias| self.backend.upload_floats(bias)).transpose()?,
         };
-        let input = [self.linear(MatrixKind::ShortConvIn, &input, in_bias)?];
+        let inputs = vec![self.linear(MatrixKind::ShortConvIn, &input, in_bias)?];
         let output = self.linear(MatrixKind::ShortConvOut, &output, out_bias.as_deref())?;
-        let buffers = index_of(&short_conv_shapes(config), shape)?;
-        Ok(ShortConvWeights { input, conv, output, buffers })
+        let buffers = recurrent_buffers(config, &TokenMixer::ShortConv(*shape))?;
+        Ok(RecurrentWeights { inputs, core: RecurrentCore::ShortConv(conv), output, buffers })
     }
 }

@@ -9,10 +9,10 @@ use nestling_import::{
 };
 
 use super::Embedding;
-use super::activations::{attention_shapes, delta_net_shapes, index_of};
+use super::activations::{attention_shapes, index_of, recurrent_buffers};
 use super::attention_biases::AttentionBiases;
 use super::floats::Floats;
-use super::mixer::{AttentionWeights, DeltaNetWeights, MixerWeights, attention};
+use super::mixer::{AttentionWeights, MixerWeights, RecurrentCore, RecurrentWeights, attention};
 use super::rope::rope_kinds;
 use nestling_core::backend::{
     AttentionHeads, Backend, DeltaNet, FeedForward, HeadNorm, Linear, Router,
@@ -298,10 +298,10 @@ impl<B: Backend> Loader<'_, B> {
                 MixerWeights::Latent(weights)
             }
             TokenMixer::DeltaNet(shape) => {
-                MixerWeights::DeltaNet(self.delta_net(config, shape, &mut dense, &floats)?)
+                MixerWeights::Recurrent(self.delta_net(config, shape, &mut dense, &floats)?)
             }
             TokenMixer::ShortConv(shape) => {
-                MixerWeights::ShortConv(self.short_conv(config, shape, &mut dense, &floats)?)
+                MixerWeights::Recurrent(self.short_conv(config, shape, &mut dense, &floats)?)
             }
         };
         let shared = match layer.feed_forward.dense_size() {
@@ -360,13 +360,13 @@ impl<B: Backend> Loader<'_, B> {
         shape: &DeltaNetConfig,
         dense: &mut Matrices,
         floats: &Floats,
-    ) -> Result<DeltaNetWeights<B>, EngineError> {
+    ) -> Result<RecurrentWeights<B>, EngineError> {
         let (hidden, heads) = (config.hidden_size, shape.num_value_heads);
         let (channels, value_dim) = (shape.channels(), shape.value_dim());
         let mut linear = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
             self.linear(kind, &dense.take(kind, rows, cols)?, None)
         };
-        let inputs = [
+        let inputs = vec![
             linear(MatrixKind::DeltaIn, channels, hidden)?,
             linear(MatrixKind::DeltaGate, value_dim, hidden)?,
             linear(MatrixKind::DeltaBetaDecay, 2 * heads, hidden)?,
@@ -389,8 +389,8 @@ impl<B: Backend> Loader<'_, B> {
             norm: floats.upload(self.backend, FloatKind::DeltaNorm, shape.value_head_dim)?,
             eps: config.rms_norm_eps,
         };
-        let buffers = index_of(&delta_net_shapes(config), shape)?;
-        Ok(DeltaNetWeights { inputs, net, output, buffers })
+        let buffers = recurrent_buffers(config, &TokenMixer::DeltaNet(*shape))?;
+        Ok(RecurrentWeights { inputs, core: RecurrentCore::DeltaNet(net), output, buffers })
     }
 
     fn heads(

@@ -30,7 +30,7 @@ pub(super) const FAMILY: Family = Family {
 };
 
 /// Reads the configuration. transformers adds 1e-6 to the sum by which expert weights are normalized. This is
-/// left out, as in llama.cpp: it is below the rounding of bf16 unless the sum of the scores is below 3e-4.
+/// left out: it is below the rounding of bf16 unless the sum of the scores is below 3e-4.
 fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     keys::silu(fields)?;
     let mut attention = keys::attention(fields)?;

@@ -228,7 +228,8 @@ fn read_groups(fields: &mut Fields<'_>, counts: &Counts) -> Result<Vec<GroupReco
 fn read_matrix(fields: &mut Fields<'_>, codecs: usize) -> Result<Matrix, Fault> {
     let at = fields.offset();
     let kind = fields.u8("kind")?;
-    let kind = matrix_kind(kind).ok_or_else(|| fields.fault("kind", at, "0..=20", kind))?;
+    let kind =
+        matrix_kind(kind).ok_or_else(|| fields.fault("kind", at, codes(&MATRIX_KINDS), kind))?;
     let layout_at = fields.offset();
     let layout_code = fields.u8("layout")?;
     let layout = Layout::from_code(layout_code)
@@ -277,7 +278,8 @@ fn read_matrix(fields: &mut Fields<'_>, codecs: usize) -> Result<Matrix, Fault> 
 fn read_tensor(fields: &mut Fields<'_>) -> Result<FloatTensor, Fault> {
     let at = fields.offset();
     let kind = fields.u8("kind")?;
-    let kind = float_kind(kind).ok_or_else(|| fields.fault("kind", at, "0..=34", kind))?;
+    let kind =
+        float_kind(kind).ok_or_else(|| fields.fault("kind", at, codes(&FLOAT_KINDS), kind))?;
     let at = fields.offset();
     let dtype = fields.u8("dtype")?;
     let dtype = float_dtype(dtype).ok_or_else(|| fields.fault("dtype", at, "1..=3", dtype))?;
@@ -507,6 +509,11 @@ fn read_parameters(fields: &mut Fields<'_>, length: usize) -> Result<String, Fau
     serde_json::from_str::<serde::de::IgnoredAny>(text)
         .map_err(|error| fields.fault("parameters", at, "JSON", error))?;
     Ok(text.to_owned())
+}
+
+/// Returns the range of the codes of kinds, which are consecutive.
+fn codes<T>(kinds: &[T]) -> String {
+    format!("0..={}", kinds.len() - 1)
 }
 
 fn matrix_kind(code: u8) -> Option<MatrixKind> {

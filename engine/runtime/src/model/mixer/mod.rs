@@ -1,9 +1,8 @@
 //! Token mixers: the part of a layer that combines tokens. One file per kind.
 
 pub mod attention;
-pub mod delta_net;
 pub mod latent;
-pub mod short_conv;
+pub mod recurrent;
 
 use nestling_formats::{Level, MatrixKind};
 
@@ -14,9 +13,8 @@ use nestling_core::batch::StepRows;
 use nestling_core::error::EngineError;
 
 pub use attention::AttentionWeights;
-pub use delta_net::DeltaNetWeights;
 pub use latent::LatentWeights;
-pub use short_conv::ShortConvWeights;
+pub use recurrent::{RecurrentCore, RecurrentWeights};
 
 /// Weights of the mixer of one layer.
 pub enum MixerWeights<B: Backend> {
@@ -24,10 +22,8 @@ pub enum MixerWeights<B: Backend> {
     Attention(AttentionWeights<B>),
     /// Attention over latents.
     Latent(LatentWeights<B>),
-    /// Gated DeltaNet, with a recurrent state of fixed size.
-    DeltaNet(DeltaNetWeights<B>),
-    /// Gated short convolution, with a state of fixed size.
-    ShortConv(ShortConvWeights<B>),
+    /// Recurrence with a state of fixed size.
+    Recurrent(RecurrentWeights<B>),
 }
 
 impl<B: Backend> MixerWeights<B> {
@@ -40,12 +36,8 @@ impl<B: Backend> MixerWeights<B> {
                 linears.map(|linear| bytes(&linear.matrix)).sum()
             }
             Self::Latent(weights) => weights.matrices().map(bytes).sum(),
-            Self::DeltaNet(weights) => {
+            Self::Recurrent(weights) => {
                 let linears = weights.inputs.iter().chain([&weights.output]);
-                linears.map(|linear| bytes(&linear.matrix)).sum()
-            }
-            Self::ShortConv(weights) => {
-                let linears = weights.input.iter().chain([&weights.output]);
                 linears.map(|linear| bytes(&linear.matrix)).sum()
             }
         }
@@ -140,8 +132,7 @@ pub fn mix<B: Backend>(
     match weights {
         MixerWeights::Attention(weights) => attention::mix(enc, weights, args, observer),
         MixerWeights::Latent(weights) => latent::mix(enc, weights, args, observer),
-        MixerWeights::DeltaNet(weights) => delta_net::mix(enc, weights, args, observer),
-        MixerWeights::ShortConv(weights) => short_conv::mix(enc, weights, args, observer),
+        MixerWeights::Recurrent(weights) => recurrent::mix(enc, weights, args, observer),
     }
 }
 
