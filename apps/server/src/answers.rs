@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
 
@@ -57,6 +58,8 @@ pub(crate) struct Answers {
     pub prompt_tokens: usize,
     /// Number of choices whose end has not been returned yet.
     open: usize,
+    /// True once the client has not read for the maximum time.
+    stalled: Arc<AtomicBool>,
     _stop: StopOnDrop,
 }
 
@@ -76,8 +79,14 @@ impl Answers {
             Some(Err(_)) => self.open = 0,
             None if self.open > 0 => {
                 self.open = 0;
-                let message = "the client stopped reading, so the answer was cancelled";
-                return Poll::Ready(Some(Err(ApiError::internal(message))));
+                let error = match self.stalled.load(Ordering::Acquire) {
+                    true => ApiError::internal(
+                        "the client stopped reading, so the answer was cancelled",
+                    ),
+                    // Only the runtime's end drops the generations before their last event.
+                    false => ApiError::shut_down(),
+                };
+                return Poll::Ready(Some(Err(error)));
             }
             _ => {}
         }
@@ -146,8 +155,10 @@ pub(crate) async fn start(
     }
     let (sender, receiver) = mpsc::channel(CHANNEL_EVENTS);
     let pump = Pump::new(Arc::clone(served), begun, &job, sender, slot);
+    let stalled = Arc::clone(&pump.stalled);
     tokio::spawn(pump.run());
-    Ok(Answers { receiver, choices, choices_each, prompt_tokens, open: choices, _stop: stop })
+    let open = choices;
+    Ok(Answers { receiver, choices, choices_each, prompt_tokens, open, stalled, _stop: stop })
 }
 
 /// A computed prompt that several choices share.
@@ -287,6 +298,8 @@ struct Pump {
     calls_max: Option<usize>,
     param: &'static str,
     sender: mpsc::Sender<Result<ChoiceEvent, ApiError>>,
+    /// Set once the client has not read for the maximum time.
+    stalled: Arc<AtomicBool>,
     slot: OwnedSemaphorePermit,
 }
 
@@ -312,7 +325,20 @@ impl Pump {
         }
         let (choices_each, calls_max, param) = (job.choices, job.calls_max, job.param);
         let salt = job.options.cache_salt.clone();
-        Self { served, choices, streams, kept, salt, choices_each, calls_max, param, sender, slot }
+        let stalled = Arc::default();
+        Self {
+            served,
+            choices,
+            streams,
+            kept,
+            salt,
+            choices_each,
+            calls_max,
+            param,
+            sender,
+            stalled,
+            slot,
+        }
     }
 
     async fn run(mut self) {
@@ -338,6 +364,7 @@ impl Pump {
                 break Some(said);
             }
             if self.sender.send_timeout(said, self.served.write_time).await.is_err() {
+                self.stalled.store(true, Ordering::Release);
                 break None;
             }
         };
@@ -346,7 +373,7 @@ impl Pump {
         if last.is_none() {
             self.served.metrics.left(open);
         }
-        let Self { served, kept, salt, sender, slot, .. } = self;
+        let Self { served, kept, salt, sender, stalled, slot, .. } = self;
         let write_time = served.write_time;
         let keep = move || kept.into_iter().for_each(|session| served.keep(session, salt.clone()));
         if let Err(error) = blocking(keep).await {
@@ -356,6 +383,7 @@ impl Pump {
         if let Some(last) = last
             && sender.send_timeout(last, write_time).await.is_err()
         {
+            stalled.store(true, Ordering::Release);
             tracing::debug!("the client left before the answer ended");
         }
     }

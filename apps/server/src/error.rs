@@ -121,6 +121,13 @@ impl ApiError {
         Self { code: Some("busy"), retry_after: Some(1), ..error }
     }
 
+    /// Creates an error for answers that the end of the server cuts off.
+    pub fn shut_down() -> Self {
+        let message = "the server shut down before the end of the answer";
+        let error = Self::new(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE, message);
+        Self { code: Some("shut_down"), ..error }
+    }
+
     /// Creates an error for a stale model that cannot be reopened without a restart.
     pub fn stale(id: &str) -> Self {
         let message = format!("the model {id:?} must be opened again; restart the server");

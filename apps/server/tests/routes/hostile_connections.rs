@@ -214,7 +214,9 @@ fn a_stream_under_way_ends_before_the_server_does_unless_it_takes_too_long() {
     hasty.end();
     assert!(started.elapsed() < SOON, "{:?}", started.elapsed());
     let (said, took) = rest(&mut stream);
-    assert!(took < SOON && !said.contains("[DONE]"), "{said}");
+    assert!(took < SOON && !said.contains("\"finish_reason\":\"length\""), "{said}");
+    // The end of the runtime drops its tasks in any order: the answer is cut off or ends with this error.
+    assert_eq!(said.contains("[DONE]"), said.contains("the server shut down before"), "{said}");
 }
 
 #[test]
