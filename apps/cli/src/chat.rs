@@ -7,6 +7,7 @@ use crate::conversation::{Transcript, read_text};
 use crate::explain::explain;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
+use crate::located::{LocatedModel, WebStart};
 use crate::opened::{self, LoadedModel};
 use crate::output_constraint::OutputConstraint;
 use crate::places;
@@ -14,6 +15,7 @@ use crate::prompt::{expect_model, prompt_text};
 use crate::repl::command::{self, SlashCommand, Verbosity};
 use crate::repl::input::{InputEvent, Lines};
 use crate::reply::{Reply, write_reply};
+use crate::rising::{RisenLevel, RisingStore};
 use crate::settings::Settings;
 use crate::single_turn::complete;
 use crate::stats::{self, ReplyTimes};
@@ -22,6 +24,7 @@ use crate::words::counted;
 use nestling::engine::cancel::CancelToken;
 use nestling::engine::text::Message;
 use nestling::engine::{EngineError, FinishReason, Input, Session};
+use nestling::formats::Level;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -35,7 +38,15 @@ pub fn chat(args: ChatArgs, console: &Console, interrupt: &Interrupt) -> Result<
     // Input from a pipe is a single message.
     let once = args.single_turn || !std::io::stdin().is_terminal();
     let form = OutputConstraint::new(&args.form)?;
-    let mut opened = opened::open(&args.model, &args.resources, console, interrupt)?;
+    let located = locate(&args, once, console, interrupt)?;
+    let level = located.level;
+    // It opens the copy first, since only one open copy writes to its file.
+    let rising = match level {
+        Some(_) if args.model.level.is_none() => RisingStore::begin(&located.path)?,
+        _ => None,
+    };
+    let mut opened =
+        opened::open_at(located, &args.model, &args.resources, None, console, interrupt)?;
     if args.convert_in_background {
         convert_beside(&mut opened, console);
     }
@@ -53,6 +64,8 @@ pub fn chat(args: ChatArgs, console: &Console, interrupt: &Interrupt) -> Result<
     let console = console.clone();
     let mut chat = Chat {
         opened,
+        level,
+        rising,
         session,
         transcript,
         settings,
@@ -67,7 +80,38 @@ pub fn chat(args: ChatArgs, console: &Console, interrupt: &Interrupt) -> Result<
         chat.console.line(format_args!(">>> {prompt}"));
         chat.turn(&prompt)?;
     }
-    chat.talk()
+    loop {
+        match chat.talk()? {
+            TalkEnd::Bye => return Ok(()),
+            TalkEnd::Risen(text) => {
+                chat = chat.risen()?;
+                chat.turn_or_tell(&text)?;
+            }
+        }
+    }
+}
+
+/// Locates the model. A conversation begins with the first level of a store on the web.
+fn locate(
+    args: &ChatArgs,
+    once: bool,
+    console: &Console,
+    interrupt: &Interrupt,
+) -> Result<LocatedModel> {
+    let start = match (args.model.lazy, once) {
+        (true, _) => WebStart::Index,
+        (false, true) => WebStart::Level,
+        (false, false) => WebStart::FirstLevel,
+    };
+    opened::locate_from(&args.model, start, console, interrupt)
+}
+
+/// Reason why [`Chat::talk`] returns.
+enum TalkEnd {
+    /// The user ends the chat.
+    Bye,
+    /// A higher level of the store has arrived before this message is answered.
+    Risen(String),
 }
 
 /// Starts a background conversion if the chat runs a GGUF file in place.
@@ -89,6 +133,9 @@ fn history(args: &ChatArgs) -> Result<Option<PathBuf>> {
 
 struct Chat<'a> {
     opened: LoadedModel,
+    /// Level of the model, if the rest of its store was still to come when it was opened.
+    level: Option<Level>,
+    rising: Option<RisingStore>,
     session: Session,
     transcript: Transcript,
     settings: Settings,
@@ -102,8 +149,8 @@ struct Chat<'a> {
 }
 
 impl Chat<'_> {
-    /// Reads and answers messages until the user ends the chat.
-    fn talk(&mut self) -> Result<()> {
+    /// Reads and answers messages until the user ends the chat or a higher level has arrived.
+    fn talk(&mut self) -> Result<TalkEnd> {
         let mut interrupted = false;
         loop {
             let entered = self.lines.read(&self.console, self.interrupt)?;
@@ -112,7 +159,7 @@ impl Chat<'_> {
             }
             interrupted = entered == InputEvent::Interrupt;
             let result = match entered {
-                InputEvent::End => return Ok(()),
+                InputEvent::End => return Ok(TalkEnd::Bye),
                 InputEvent::Interrupt => {
                     self.console.say("Ctrl-C again or Ctrl-D ends the chat");
                     Ok(())
@@ -120,20 +167,65 @@ impl Chat<'_> {
                 InputEvent::Dropped => Ok(()),
                 InputEvent::Text(text) if text.trim_start().starts_with('/') => {
                     match command::parse(&text) {
-                        Ok(SlashCommand::Bye) => return Ok(()),
+                        Ok(SlashCommand::Bye) => return Ok(TalkEnd::Bye),
                         Ok(command) => self.obey(command),
                         Err(sentence) => Err(Failure::new(sentence)),
                     }
                 }
+                InputEvent::Text(text) if self.has_risen() => return Ok(TalkEnd::Risen(text)),
                 InputEvent::Text(text) => self.turn(&text),
             };
-            // The error has been printed, and the chat continues unless the output was closed.
-            match result {
-                Err(failure) if failure.message.is_empty() => return Err(failure),
-                Err(failure) => self.console.failure(&failure),
-                Ok(()) => {}
-            }
+            self.tell(result)?;
         }
+    }
+
+    /// Prints an error, after which the chat continues unless the output was closed.
+    fn tell(&self, result: Result<()>) -> Result<()> {
+        match result {
+            Err(failure) if failure.message.is_empty() => return Err(failure),
+            Err(failure) => self.console.failure(&failure),
+            Ok(()) => {}
+        }
+        Ok(())
+    }
+
+    fn turn_or_tell(&mut self, text: &str) -> Result<()> {
+        let result = self.turn(text);
+        self.tell(result)
+    }
+
+    fn has_risen(&self) -> bool {
+        self.rising.as_ref().is_some_and(|rising| rising.risen_above(self.level).is_some())
+    }
+
+    /// Opens the store again at the highest level that has arrived. The conversation continues.
+    fn risen(self) -> Result<Self> {
+        let Self { opened, session, level, rising, interrupt, args, .. } = self;
+        let was = LocatedModel { level, ..LocatedModel::at(opened.path.clone()) };
+        let risen = rising.as_ref().and_then(|rising| rising.risen_above(level));
+        // Both would not fit into memory.
+        drop((session, opened));
+        let open = |located| {
+            opened::open_at(located, &args.model, &args.resources, None, &self.console, interrupt)
+        };
+        let Some(RisenLevel { level: higher, path }) = risen else {
+            let opened = open(was)?;
+            let session = opened.model.session();
+            return Ok(Self { opened, session, level, rising, interrupt, args, ..self });
+        };
+        let higher = Some(higher);
+        let (opened, level) = match open(LocatedModel { level: higher, ..LocatedModel::at(path) }) {
+            Ok(opened) => (opened, higher),
+            Err(failure) => {
+                self.console.failure(&failure);
+                (open(was)?, level)
+            }
+        };
+        if let Some(level) = level {
+            self.console.note(format_args!("level {level} has arrived and answers from now on"));
+        }
+        let session = opened.model.session();
+        Ok(Self { opened, session, level, rising, interrupt, args, ..self })
     }
 
     fn turn(&mut self, text: &str) -> Result<()> {
@@ -195,6 +287,9 @@ impl Chat<'_> {
             }
             let took = ReplyTimes { load: Duration::ZERO, total: started.elapsed() };
             stats::print(&self.console, &self.opened, &finished, took);
+        }
+        if let Some(status) = self.rising.as_ref().and_then(RisingStore::status) {
+            self.console.note(format_args!("{status}"));
         }
         Ok(())
     }

@@ -72,7 +72,7 @@ fn offline(hub: &HubArgs) -> bool {
 }
 
 /// Returns the network limits. `HF_HUB_DOWNLOAD_TIMEOUT` of the Hub's own tools is respected.
-fn limits() -> Limits {
+pub fn limits() -> Limits {
     let said = std::env::var("HF_HUB_DOWNLOAD_TIMEOUT").ok();
     let seconds = said.and_then(|text| text.trim().parse::<u32>().ok()).filter(|s| *s > 0);
     let limits = Limits::default();

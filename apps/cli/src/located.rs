@@ -7,7 +7,7 @@ use crate::interrupt::Interrupt;
 use crate::stores::{OpenedStore, open_store, open_store_for};
 use crate::{calibration, convert, device, hub, in_place, places};
 use nestling::formats::Level;
-use nestling_hub::{ConvertedModel, Reference, is_gguf};
+use nestling_hub::{ConvertedModel, Reference, StoreAddress, WebStore, is_gguf};
 use std::path::{Path, PathBuf};
 
 /// A model as named on the command line.
@@ -18,6 +18,19 @@ pub struct NamedModel<'a> {
     pub calibration: CalibrationArgs,
     /// Level up to which a store is downloaded.
     pub level: Option<Level>,
+    /// Part of a store on the web that is fetched before the store is opened.
+    pub start: WebStart,
+}
+
+/// The part of a store on the web that is fetched before the store is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WebStart {
+    /// All sections up to the level.
+    Level,
+    /// All sections up to the level, or the first complete level if none was requested.
+    FirstLevel,
+    /// Header and index; the rest is fetched when it is read.
+    Index,
 }
 
 /// A model that is available locally.
@@ -25,27 +38,43 @@ pub struct LocatedModel {
     pub path: PathBuf,
     /// True for the bundled storyteller.
     pub is_bundled: bool,
+    /// Level to open the model at, if the later sections of its store are still to come.
+    pub level: Option<Level>,
+}
+
+impl LocatedModel {
+    /// Creates a located model without a level of its own.
+    pub fn at(path: PathBuf) -> Self {
+        Self { path, is_bundled: false, level: None }
+    }
 }
 
 impl<'a> NamedModel<'a> {
     /// Creates a name for commands that read the files of a model without computing.
     pub fn of_files(path: Option<&'a PathBuf>, hub: &'a HubArgs) -> Self {
-        Self { path, hub, calibration: CalibrationArgs::default(), level: None }
+        let start = WebStart::Index;
+        Self { path, hub, calibration: CalibrationArgs::default(), level: None, start }
     }
 
     /// Locates the model. Downloads it for `-hf`, and converts a checkpoint, or a GGUF file if calibration
     /// was requested.
     pub fn locate(&self, console: &Console, interrupt: &Interrupt) -> Result<LocatedModel> {
-        let located = |path| Ok(LocatedModel { path, is_bundled: false });
+        let located = |path| Ok(LocatedModel::at(path));
         let lighter = calibration::is_lighter(&self.calibration);
         if let Some(path) = self.path {
+            if let Some(text) = path.to_str().filter(|text| StoreAddress::is_address(text)) {
+                return self.of_address(&StoreAddress::parse(text)?, console);
+            }
             return match is_gguf(path) && !lighter {
                 true => located(store_of(path, &self.calibration, console, interrupt)?),
                 false => located(path.clone()),
             };
         }
         let Some(repo) = &self.hub.hf_repo else {
-            return Ok(LocatedModel { path: places::bundled_store()?, is_bundled: true });
+            return Ok(LocatedModel {
+                is_bundled: true,
+                ..LocatedModel::at(places::bundled_store()?)
+            });
         };
         let reference = Reference::parse(repo, &self.hub.hf_revision)?;
         let mut options = hub::options(self.hub, &self.calibration)?;
@@ -57,6 +86,27 @@ impl<'a> NamedModel<'a> {
         }
         convert::once(&options.stores, &obtained, &self.calibration, console, interrupt)?;
         located(obtained.store)
+    }
+
+    /// Prepares the local copy of a store on the web, and fetches what must be here first.
+    fn of_address(&self, address: &StoreAddress, console: &Console) -> Result<LocatedModel> {
+        let options = hub::options(self.hub, &self.calibration)?;
+        let path = WebStore::prepare(address, &options, console)?;
+        if !WebStore::is_copy(&path) {
+            return Ok(LocatedModel::at(path));
+        }
+        let copy = WebStore::open(&path, options.limits)?;
+        let first = copy.section_levels().into_iter().flatten().next();
+        let level = match self.start {
+            WebStart::Index => return Ok(LocatedModel::at(path)),
+            WebStart::Level => self.level,
+            WebStart::FirstLevel => self.level.or(first),
+        };
+        copy.bring(copy.sections_for(level)?, console, &|| false)?;
+        match copy.finish()? {
+            Some(store) => Ok(LocatedModel::at(store)),
+            None => Ok(LocatedModel { level, ..LocatedModel::at(path) }),
+        }
     }
 }
 

@@ -42,6 +42,7 @@ mod prompt;
 mod refused_file;
 mod repl;
 mod reply;
+mod rising;
 mod run;
 mod serve;
 mod settings;

@@ -104,7 +104,7 @@ impl ModelSource for ModelFolder {
         })?;
         let memory = room.map(ByteSize).or(self.resources.memory);
         let resources = ResourceArgs { memory, ..self.resources.clone() };
-        let located = LocatedModel { path: entry.path.clone(), is_bundled: false };
+        let located = LocatedModel::at(entry.path.clone());
         let interrupt = Interrupt::by(cancel);
         let opened =
             opened::open_at(located, &self.model, &resources, None, &self.console, &interrupt);

@@ -9,7 +9,7 @@ use crate::failure::{Failure, Result};
 use crate::in_place::InPlaceFile;
 use crate::interrupt::Interrupt;
 use crate::kernels::instruction_set;
-use crate::located::{LocatedModel, NamedModel};
+use crate::located::{LocatedModel, NamedModel, WebStart};
 use crate::memory::memory_budget;
 use crate::progress::Progress;
 use crate::speed::{best_threads, read_options};
@@ -19,7 +19,7 @@ use nestling::engine::allocation::AllocationSummary;
 use nestling::engine::record::Recorder;
 use nestling::engine::{
     Engine, EngineError, EngineOptions, KvDtype, LevelMode, Model, ModelOptions, ModelSource,
-    ThreadPlacement,
+    Residence, ThreadPlacement,
 };
 use nestling::engine::{MemoryPlan, PlannedResidence};
 use nestling::formats::store::Store;
@@ -54,6 +54,17 @@ pub struct LoadedModel {
 
 /// Locates the model named on the command line. Downloads and converts it for `-hf`.
 pub fn locate(model: &ModelArgs, console: &Console, interrupt: &Interrupt) -> Result<LocatedModel> {
+    let start = if model.lazy { WebStart::Index } else { WebStart::Level };
+    locate_from(model, start, console, interrupt)
+}
+
+/// Locates the model named on the command line. Of a store on the web, fetches what `start` says.
+pub fn locate_from(
+    model: &ModelArgs,
+    start: WebStart,
+    console: &Console,
+    interrupt: &Interrupt,
+) -> Result<LocatedModel> {
     warnings::refuse_contradictions(model)?;
     let demo = if model.is_demo() { demo::find(console) } else { None };
     let named = NamedModel {
@@ -61,6 +72,7 @@ pub fn locate(model: &ModelArgs, console: &Console, interrupt: &Interrupt) -> Re
         hub: &model.hub,
         calibration: model.calibration.clone(),
         level: model.level.map(|level| level.0),
+        start,
     };
     named.locate(console, interrupt)
 }
@@ -84,12 +96,13 @@ pub fn open_at(
     console: &Console,
     interrupt: &Interrupt,
 ) -> Result<LoadedModel> {
-    let LocatedModel { mut path, is_bundled } = located;
+    let LocatedModel { mut path, is_bundled, level } = located;
     warnings::of_options(model, resources, &path, console);
     let is_divided = resources.ranks != RanksArg::One;
     let mut device = device::open_for_ranks(&resources.device, is_divided, console)?;
     let page_store = page_store(resources)?;
     let mut options = ModelOptions { recorder, page_store, ..model_options(model, resources) };
+    options.level = options.level.or(level);
     let in_place = in_place::is_wanted(&path, &model.calibration);
     if let Some(made) = background::made_of(&path).filter(|_| in_place) {
         console.note(format_args!("{} is the store that was made of it", made.display()));
@@ -248,6 +261,7 @@ pub fn model_options(model: &ModelArgs, resources: &ResourceArgs) -> ModelOption
         context_length: context_length(resources.ctx_size),
         kv_tokens: resources.kv_tokens.map(|tokens| tokens as usize),
         host_experts: resources.host.host_experts.into(),
+        residence: if model.lazy { Residence::Lazy } else { Residence::Auto },
         ..ModelOptions::default()
     }
 }
@@ -277,8 +291,9 @@ impl LoadedModel {
     /// Returns the display name of the model: its file or folder name without the extension.
     pub fn name(&self) -> String {
         let path = self.path.canonicalize().unwrap_or_else(|_| self.path.clone());
-        let stem = path.file_stem().unwrap_or(path.as_os_str());
-        stem.to_string_lossy().into_owned()
+        let stem = path.file_stem().unwrap_or(path.as_os_str()).to_string_lossy();
+        // Default: only the name of an incomplete copy has a second ending.
+        stem.strip_suffix(".nest").unwrap_or(&stem).to_owned()
     }
 
     /// Returns the text of `/show info`.

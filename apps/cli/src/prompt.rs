@@ -3,6 +3,7 @@
 use crate::args::{ModelArgs, PromptArgs};
 use crate::conversation::read_text;
 use crate::failure::{Failure, Result, plain};
+use nestling_hub::StoreAddress;
 use std::io::{IsTerminal, Read};
 use std::path::Path;
 
@@ -12,7 +13,12 @@ use std::path::Path;
 /// Returns an error if the positional path does not exist and there is no other prompt.
 pub fn expect_model(model: &ModelArgs, prompt: &PromptArgs) -> Result<()> {
     match &model.path {
-        Some(path) if prompt.prompt.is_none() && prompt.file.is_none() && !path.exists() => {
+        Some(path)
+            if prompt.prompt.is_none()
+                && prompt.file.is_none()
+                && !path.exists()
+                && !path.to_str().is_some_and(StoreAddress::is_address) =>
+        {
             Err(Failure::new(format!("cannot open {}: no such file or folder", path.display()))
                 .advise("check the path of the model, or give text with -p in front of it"))
         }

@@ -103,7 +103,7 @@ fn reopen(opened: &LoadedModel, args: &ServeArgs, console: &Console) -> Reopen {
     let (model, resources) = (args.model.clone(), args.resources.clone());
     let console = Console { quiet: console.verbose == 0, ..console.clone() };
     Arc::new(move |cancel| {
-        let located = LocatedModel { path: path.clone(), is_bundled };
+        let located = LocatedModel { is_bundled, ..LocatedModel::at(path.clone()) };
         let interrupt = Interrupt::by(cancel);
         let opened = opened::open_at(located, &model, &resources, None, &console, &interrupt);
         opened.map(hold).map_err(|failure| {

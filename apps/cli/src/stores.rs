@@ -2,9 +2,10 @@
 
 use crate::explain::explain_store;
 use crate::failure::{Failure, Result};
+use crate::hub;
 use crate::in_place::{self, InPlaceFile};
 use nestling::formats::store::{Digits, OpenOptions, Store};
-use nestling_hub::is_gguf;
+use nestling_hub::{WebStore, is_gguf};
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::Arc;
@@ -42,6 +43,11 @@ pub fn open_store_for(path: &Path, partial: bool, digits: Digits) -> Result<Open
     if is_gguf(path) {
         let (store, file) = in_place::open(path, digits)?;
         return Ok(OpenedStore { store, file: Some(file) });
+    }
+    if WebStore::is_copy(path) {
+        let storage = WebStore::open(path, hub::limits())?;
+        let store = Store::from_storage(storage, partial).map_err(|error| explain_store(&error))?;
+        return Ok(OpenedStore { store: Arc::new(store), file: None });
     }
     let options = OpenOptions { partial, ..OpenOptions::default() };
     let store = Store::open_with(path, &options).map_err(|error| explain_store(&error))?;

@@ -50,6 +50,8 @@ pub enum RequestError {
     Status(u16),
     /// Missing response, or interrupted connection.
     Unreachable(String),
+    /// File that is not the one that was begun.
+    Changed,
     /// Permanent error that a retry cannot fix.
     Failed(HubError),
 }
@@ -212,7 +214,7 @@ pub fn unreadable(what: &str) -> HubError {
         .advise("check HF_ENDPOINT, or try again later")
 }
 
-fn absolute(text: &str) -> Option<Uri> {
+pub fn absolute(text: &str) -> Option<Uri> {
     let uri: Uri = text.parse().ok()?;
     let known = matches!(uri.scheme_str(), Some("http" | "https"));
     (known && uri.host().is_some_and(|host| !host.is_empty())).then_some(uri)

@@ -69,7 +69,7 @@ impl<'a> Hub<'a> {
     /// Returns a reader of file ranges at a commit.
     pub fn ranges(&self, commit: &str) -> Ranges {
         let base = format!("{}/{}/resolve/{commit}", self.endpoint, self.repository.id);
-        Ranges::new(self.client.clone(), base)
+        Ranges::of_folder(self.client.clone(), base)
     }
 
     /// Downloads and checks the `files` that are not in the cache.
@@ -176,6 +176,10 @@ impl<'a> Hub<'a> {
         let repository = self.repository;
         match trouble {
             RequestError::Failed(failure) => failure,
+            RequestError::Changed => {
+                HubError::new(format!("a file of {repository} changed during the download"))
+                    .advise("try again")
+            }
             RequestError::Unreachable(reason) => self.unreachable(&reason),
             RequestError::Status(401 | 403) if self.has_token => {
                 HubError::new(format!("{repository}: the Hub refuses this access token")).advise(

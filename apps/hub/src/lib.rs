@@ -35,11 +35,14 @@ pub mod room;
 mod sections;
 mod sniff;
 mod space;
+mod sparse_file;
+mod store_address;
 mod store_cache;
 mod survey;
 mod turn;
 mod upgrade;
 mod uses;
+mod web_store;
 
 pub use cached::downloaded;
 pub use client::Limits;
@@ -54,10 +57,12 @@ pub use options::{DEFAULT_ENDPOINT, HubOptions};
 pub use removal::{Removal, remove, remove_leftover};
 pub use repository::{Reference, Repository};
 pub use sniff::{FileKind, SniffedFile, is_gguf};
+pub use store_address::StoreAddress;
 pub use store_cache::{ConvertedModel, StoreCache};
 pub use survey::{Arrival, Survey, estimated, survey};
 pub use upgrade::{SectionCounts, upgrade};
 pub use uses::{KnownUse, ModelLease, Uses};
+pub use web_store::WebStore;
 
 #[cfg(test)]
 mod tests;

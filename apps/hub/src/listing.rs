@@ -29,7 +29,7 @@ const OPTIONAL: [&str; 5] = [
 pub const LISTED_MAX: usize = 12;
 
 /// Maximum size of a file in bytes. The sum over all files of a listing then stays below 2^63.
-const FILE_BYTES_MAX: u64 = 1 << 44;
+pub const FILE_BYTES_MAX: u64 = 1 << 44;
 
 /// A file of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,6 +5,7 @@ use crate::error::HubError;
 use crate::listing::RemoteFile;
 use std::io::Read;
 use std::ops::Range;
+use ureq::http::HeaderMap;
 
 /// Maximum number of attempts without [`PROGRESS_BYTES`] of progress.
 const ATTEMPTS_MAX: u32 = 5;
@@ -15,17 +16,30 @@ const PROGRESS_BYTES: u64 = 1 << 20;
 /// Maximum size in bytes of a chunk passed to a sink.
 const CHUNK_BYTES: usize = 1 << 18;
 
-/// A reader of parts of a repository's files.
+/// A reader of parts of remote files.
 #[derive(Debug)]
 pub struct Ranges {
     client: Client,
-    /// Address of the folder of the files.
-    base: String,
+    place: FilePlace,
+}
+
+#[derive(Debug)]
+enum FilePlace {
+    /// Address of the folder of all files.
+    Folder(String),
+    /// Address of the only file, and its version if the server names one.
+    File { address: String, version: Option<String> },
 }
 
 impl Ranges {
-    pub fn new(client: Client, base: String) -> Self {
-        Self { client, base }
+    /// Creates a reader of a repository's files.
+    pub fn of_folder(client: Client, address: String) -> Self {
+        Self { client, place: FilePlace::Folder(address) }
+    }
+
+    /// Creates a reader of one file, of which only this version is read.
+    pub fn of_file(client: Client, address: String, version: Option<String>) -> Self {
+        Self { client, place: FilePlace::File { address, version } }
     }
 
     /// Reads a range of a file.
@@ -78,17 +92,20 @@ impl Ranges {
         end: u64,
         sink: &mut dyn FnMut(&[u8]) -> Result<(), HubError>,
     ) -> Result<(), RequestError> {
-        let address = format!("{}/{}", self.base, file.name);
+        let (address, version) = match &self.place {
+            FilePlace::Folder(folder) => (&format!("{folder}/{}", file.name), None),
+            FilePlace::File { address, version } => (address, version.as_ref()),
+        };
         let range = format!("bytes={at}-{}", end - 1);
-        let response = self.client.get(&address, Some(&range), None)?;
+        let response = self.client.get(address, Some(&range), None)?;
+        if version.is_some() && version != version_of(response.headers()).as_ref() {
+            return Err(RequestError::Changed);
+        }
         let content = response.headers().get("content-range");
         let expected = format!("bytes {at}-{}/{}", end - 1, file.size);
         let whole = *at == 0 && end == file.size && response.status() == 200;
         if !whole && content.and_then(|value| value.to_str().ok()) != Some(expected.as_str()) {
-            return Err(RequestError::Failed(
-                HubError::new(format!("the server does not give parts of {}", file.name))
-                    .advise("check HF_ENDPOINT, or try again later"),
-            ));
+            return Err(RequestError::Failed(gives_no_parts(&file.name)));
         }
         let mut reader = self.client.read(response.into_body());
         let wanted = |at| usize::try_from(end - at).unwrap_or(usize::MAX).min(CHUNK_BYTES);
@@ -105,4 +122,16 @@ impl Ranges {
         }
         Ok(())
     }
+}
+
+/// Returns the entity tag of a file, otherwise its date of modification. A weak tag may belong to different
+/// bytes, so it is no version.
+pub fn version_of(headers: &HeaderMap) -> Option<String> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    text("etag").filter(|tag| !tag.starts_with("W/")).or_else(|| text("last-modified"))
+}
+
+pub fn gives_no_parts(name: &str) -> HubError {
+    HubError::new(format!("the server does not give parts of {name}"))
+        .advise("check the address (or HF_ENDPOINT), or try again later")
 }

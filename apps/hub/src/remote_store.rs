@@ -3,7 +3,7 @@
 use crate::choice::StoreFiles;
 use crate::client::RequestError;
 use crate::download::Hub;
-use crate::error::Result;
+use crate::error::{HubError, Result};
 use crate::ranges::Ranges;
 use nestling_formats::store::{Storage, Store};
 use std::io;
@@ -83,16 +83,25 @@ pub fn open(
     files: StoreFiles,
 ) -> Result<(Arc<RemoteStorage>, Arc<Store>)> {
     let name = format!("{}/{}", hub.repository.id, files.first());
-    let ranges = hub.ranges(commit);
+    open_with(name, hub.ranges(commit), files, &|trouble| hub.explain(trouble))
+}
+
+/// Opens a store by downloading and checking its header and index. `explain` describes errors of the network.
+pub fn open_with(
+    name: String,
+    ranges: Ranges,
+    files: StoreFiles,
+    explain: &dyn Fn(RequestError) -> HubError,
+) -> Result<(Arc<RemoteStorage>, Arc<Store>)> {
     let trouble = Mutex::new(None);
     let mut storage = RemoteStorage { name, files, ranges, header: Vec::new(), trouble };
     let header = storage.read(0..HEADER_BYTES.min(storage.len()));
-    storage.header = header.map_err(|trouble| hub.explain(trouble))?;
+    storage.header = header.map_err(explain)?;
     let storage = Arc::new(storage);
     let held: Arc<dyn Storage> = storage.clone();
     let store = Store::from_storage(held, true).map_err(|error| {
         let trouble = storage.trouble.lock().unwrap_or_else(PoisonError::into_inner).take();
-        trouble.map_or_else(|| error.into(), |trouble| hub.explain(trouble))
+        trouble.map_or_else(|| error.into(), explain)
     })?;
     Ok((storage, Arc::new(store)))
 }

@@ -1,6 +1,7 @@
 mod hostile;
 mod simulated;
 mod tokenizers;
+mod web_stores;
 
 use crate::*;
 use nestling_convert::convert::QUANTIZER_VERSION;

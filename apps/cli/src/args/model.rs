@@ -15,12 +15,13 @@ use std::str::FromStr;
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Model")]
 pub struct ModelArgs {
-    /// Store to open, a GGUF file (run in place), or a Hugging Face checkpoint folder to run unquantized
+    /// Store to open, by its path or its http(s) address, a GGUF file (run in place), or a Hugging Face
+    /// checkpoint folder to run unquantized
     #[arg(value_name = "MODEL")]
     pub path: Option<PathBuf>,
 
-    /// Store to open, a GGUF file (run in place), or a Hugging Face checkpoint folder to run unquantized
-    /// [default: the bundled storyteller]
+    /// Store to open, by its path or its http(s) address, a GGUF file (run in place), or a Hugging Face
+    /// checkpoint folder to run unquantized [default: the bundled storyteller]
     #[arg(short, long, value_name = "MODEL", env = "NESTLING_MODEL")]
     pub model: Option<PathBuf>,
 
@@ -49,6 +50,11 @@ pub struct ModelArgs {
     /// at most --level [default: the same bits for every matrix]
     #[arg(long, value_name = "SIZE", env = "NESTLING_WEIGHT_BUDGET")]
     pub weight_budget: Option<ByteSize>,
+
+    /// Start before the experts are in memory: those in demand are read first, from the web where the store
+    /// is there, and the others while the model runs
+    #[arg(long, env = "NESTLING_LAZY", value_parser = FalseyValueParser::new())]
+    pub lazy: bool,
 
     /// Open a store whose download was interrupted, at its highest complete level
     #[arg(long, env = "NESTLING_PARTIAL", value_parser = FalseyValueParser::new())]

@@ -188,3 +188,36 @@ fn a_store_in_shards_grows_shard_by_shard() {
         assert_eq!(std::fs::read(folder.join(&name)).unwrap(), bytes, "{name}");
     }
 }
+
+/// Runs the program on a store on the web.
+fn run_from(address: &str, home: &Path, more: &[&str]) -> ProcessOutput {
+    let mut command = program();
+    command.env("NESTLING_CACHE", home.join("nestling"));
+    let fixed = ["run", "-m", address, "-p", "hello", "-n", "8", "--temp", "0"];
+    command.args([&fixed[..], more].concat()).output().unwrap().into()
+}
+
+#[test]
+fn a_store_on_the_web_runs_by_its_address() {
+    let home = tempfile::tempdir_in(super::scratch()).unwrap();
+    let (server, ends) = (server(), ends());
+    let address = format!("{}/{REPOSITORY}/resolve/{COMMIT}/{FILE}", server.address);
+    let first = run_from(&address, home.path(), &["--level", "2"]);
+    assert!(first.err.contains("up to level 2"), "{}", first.err);
+    assert_eq!(first.ok(), text_at_level("2"));
+    assert!(server.served() < ends[0].1 as usize + (200 << 10));
+    // What has arrived needs no network.
+    let again = run_from(&address, home.path(), &["--level", "2", "--offline"]);
+    assert_eq!(again.ok(), text_at_level("2"));
+    assert_eq!(server.served(), 0);
+    let lazy = run_from(&address, home.path(), &["--level", "4", "--lazy"]);
+    assert_eq!(lazy.ok(), text_at_level("4"));
+    assert_eq!(run_from(&address, home.path(), &[]).ok(), text_at_level("8"));
+    let wrong = address.replace("tiny.nest", "other.nest");
+    let refused = run_from(&wrong, home.path(), &[]);
+    assert!(refused.err.contains("has no file other.nest"), "{}", refused.err);
+    let web = home.path().join("nestling/stores/web");
+    let copies: Vec<_> = std::fs::read_dir(web).unwrap().flatten().map(|e| e.path()).collect();
+    assert_eq!(copies.len(), 1);
+    assert_eq!(std::fs::read(&copies[0]).unwrap(), std::fs::read(store()).unwrap());
+}

@@ -8,6 +8,7 @@ use super::{
 };
 use crate::names::is_commit;
 use crate::room::on_disk;
+use crate::sparse_file;
 use crate::turn::Turn;
 use crate::uses::KnownUse;
 use nestling_formats::open_own_file;
@@ -51,7 +52,9 @@ fn leftover(path: PathBuf, why: LeftoverKind) -> Leftover {
     let data = std::fs::symlink_metadata(&path).ok();
     let bytes = match data.filter(std::fs::Metadata::is_file) {
         // A file that is written out of order has holes.
-        Some(data) if why == LeftoverKind::Conversion => on_disk(&data).min(data.len()),
+        Some(data) if why == LeftoverKind::Conversion || is_sparse(&path) => {
+            on_disk(&data).min(data.len())
+        }
         _ => bytes_of(&path),
     };
     Leftover { path, bytes, why }
@@ -72,10 +75,17 @@ fn in_folder(caches: &Caches, folder: &Path, found: &mut Vec<Leftover>) {
             if !lock.exists() || is_free(&lock) {
                 found.push(leftover(path, LeftoverKind::Conversion));
             }
+        } else if is_sparse(&path) && is_free(&path) {
+            found.push(leftover(path, LeftoverKind::Download));
         } else if name.ends_with(".part") && is_old(&path) {
             found.push(leftover(path, LeftoverKind::Temporary));
         }
     }
+}
+
+/// Returns true for an incomplete copy of a store on the web, whose lock is on the file itself.
+fn is_sparse(path: &Path) -> bool {
+    name_of(path).ends_with(sparse_file::ENDING)
 }
 
 /// Finds records of deleted files in place.
@@ -112,6 +122,7 @@ pub fn turn(caches: &Caches, leftover: &Leftover) -> Option<Option<Turn>> {
     let lock = match leftover.why {
         LeftoverKind::Conversion => caches.stores.lock(&leftover.path.with_extension("")),
         LeftoverKind::Download if is_real_folder(&leftover.path) => leftover.path.join("lock"),
+        LeftoverKind::Download if is_sparse(&leftover.path) => leftover.path.clone(),
         LeftoverKind::Download => {
             let repository = leftover.path.parent().and_then(Path::parent)?;
             let locks = caches.downloads.join(".locks").join(name_of(repository));

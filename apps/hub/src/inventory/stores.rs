@@ -7,6 +7,7 @@ use super::{
 use crate::made_of::{self, MadeOf, SourceState};
 use crate::names::is_commit;
 use crate::origin::Origin;
+use crate::store_address;
 use nestling_convert::convert::QUANTIZER_VERSION;
 use nestling_formats::store::Store;
 use std::path::{Path, PathBuf};
@@ -24,9 +25,10 @@ pub fn all(caches: &Caches) -> Vec<CachedModel> {
         let name = name_of(&folder);
         for path in entries(&folder) {
             if is_store(&path) {
-                found.push(match name == OF_FILES {
-                    true => of_file(&path),
-                    false => of_repository(caches, &path, &name),
+                found.push(match name.as_str() {
+                    OF_FILES => of_file(&path),
+                    store_address::FOLDER => of_address(&path),
+                    _ => of_repository(caches, &path, &name),
                 });
             } else if is_commit(&name_of(&path)) {
                 let stores = entries(&path).into_iter().filter(|path| is_store(path));
@@ -95,6 +97,14 @@ fn of_file(path: &Path) -> CachedModel {
         model.source = Some(Source::File { path: made_of.path, state });
     }
     model
+}
+
+/// Returns the complete copy of a store on the web.
+fn of_address(path: &Path) -> CachedModel {
+    let name = name_of(path);
+    // Default: the name of every store has the ending.
+    let name = name.strip_suffix(".nest").unwrap_or(&name).to_owned();
+    model(name, CachedKind::Store, path)
 }
 
 fn of_repository(caches: &Caches, path: &Path, folder: &str) -> CachedModel {
