@@ -31,7 +31,7 @@ pub enum TabError {
     /// An answer is already being generated.
     #[error("an answer is being generated; cancel it or wait for its end")]
     Busy,
-    /// No level of the model has arrived yet.
+    /// The first level of the model has not arrived.
     #[error("the model's first section has not arrived")]
     NotReady,
 }

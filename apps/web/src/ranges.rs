@@ -68,7 +68,7 @@ pub struct Part {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RangeError {
-    /// No complete reply arrived.
+    /// The server sent no complete reply.
     #[error("{url}: no complete reply ({reason})")]
     Unreachable {
         /// Address.

@@ -17,19 +17,19 @@ pub const REQUEST_BYTES: u64 = 1 << 20;
 pub struct RangeStorage {
     name: String,
     length: u64,
-    state: Mutex<State>,
+    state: Mutex<Transfer>,
 }
 
-struct State {
+struct Transfer {
     source: Box<dyn RangeSource>,
     blocks: Blocks,
     fetched_bytes: u64,
     requests: u64,
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for Transfer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State").field("blocks", &self.blocks).finish_non_exhaustive()
+        f.debug_struct("Transfer").field("blocks", &self.blocks).finish_non_exhaustive()
     }
 }
 
@@ -41,7 +41,7 @@ impl RangeStorage {
     /// # Errors
     /// Fails with a [`RangeError`] if nothing is stored and the first request fails, or if the storage fails.
     pub fn open(source: Box<dyn RangeSource>, blocks: Blocks) -> Result<Self, RangeError> {
-        let mut state = State { source, blocks, fetched_bytes: 0, requests: 0 };
+        let mut state = Transfer { source, blocks, fetched_bytes: 0, requests: 0 };
         let name = state.source.url();
         if state.blocks.version().is_none() || state.has_changed() {
             state.fetch(&(0..REQUEST_BYTES), true)?;
@@ -86,12 +86,12 @@ impl RangeStorage {
         self.state().blocks.stored_bytes()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Transfer> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl Transfer {
     /// Returns whether the server has another version than the blocks. A server that does not reply has not.
     fn has_changed(&mut self) -> bool {
         let Some(known) = self.blocks.version() else { return true };

@@ -92,7 +92,7 @@ pub struct Summary {
 pub struct Status {
     /// Level that has arrived, in bits; 0 before the first one.
     pub level: u8,
-    /// Whether the requested sections have arrived.
+    /// True once the requested sections have arrived.
     pub is_complete: bool,
     /// Bytes fetched by this tab.
     pub fetched_bytes: u64,

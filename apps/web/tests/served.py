@@ -42,13 +42,19 @@ class Handler(BaseHTTPRequestHandler):
         with site.lock:
             if has_body:
                 site.requests[self.path] += 1
-            is_due = has_body and site.requests[self.path] % EVERY == 0
+            count = site.requests[self.path]
+            # A file that was replaced stays so.
+            is_due = count >= EVERY if fault == "replaced" else has_body and count % EVERY == 0
         return self.answer_model(data, headers, fault, is_due, has_body)
 
     def answer_model(self, data, headers, fault, is_due, has_body):
         site, status, body, start = self.server.site, 200, data, 0
+        if fault == "replaced" and is_due:
+            headers["ETag"] = '"other"'
         asked = self.headers.get("Range")
-        if asked and fault != "ignores":
+        # Chromium's own cache sends If-Range, and shows the tag that it knows unless the server replies with the whole file.
+        is_same = self.headers.get("If-Range") in (None, headers["ETag"])
+        if asked and is_same and fault != "ignores":
             first, last = asked.removeprefix("bytes=").split("-")
             start, end = int(first), min(int(last) + 1, len(data))
             status, body = 206, data[start:end]
@@ -57,8 +63,6 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(503, b"", {}, has_body)
         if fault == "moved" and is_due:
             headers["Content-Range"] = f"bytes {start + 1}-{start + len(body)}/{len(data)}"
-        if fault == "replaced" and is_due:
-            headers["ETag"] = '"other"'
         if (fault == "damages" and is_due) or fault == "rots":
             body = bytearray(body)
             body[len(body) // 2] ^= 64

@@ -116,9 +116,9 @@ impl RangeSource for Server {
 
 /// A file that outlives a tab.
 #[derive(Clone, Default)]
-struct Kept(Arc<Mutex<MemoryFile>>);
+struct LastingFile(Arc<Mutex<MemoryFile>>);
 
-impl BlockFile for Kept {
+impl BlockFile for LastingFile {
     fn len(&self) -> Result<u64, RangeError> {
         self.0.lock().unwrap().len()
     }
@@ -139,8 +139,8 @@ impl BlockFile for Kept {
 /// Storage of a device.
 #[derive(Clone, Default)]
 struct Disk {
-    data: Kept,
-    map: Kept,
+    data: LastingFile,
+    map: LastingFile,
 }
 
 impl Disk {
