@@ -119,7 +119,7 @@ impl Blocks {
             blocks.map.read_at(FLAGS_AT, &mut flags)?;
             blocks.arrived = flags.into_iter().map(|flag| flag == ARRIVED).collect();
             // A block beyond the data's end was marked, but its bytes are gone.
-            let whole = usize::try_from(blocks.data.len()? / BLOCK_BYTES).unwrap_or(usize::MAX);
+            let whole = block_place(blocks.data.len()? / BLOCK_BYTES);
             let is_complete = blocks.data.len()? == version.length;
             blocks.arrived.iter_mut().skip(whole).for_each(|arrived| *arrived &= is_complete);
             blocks.version = Some(version);

@@ -94,6 +94,7 @@ impl RangeStorage {
 impl Transfer {
     /// Returns whether the server has another version than the blocks. A server that does not reply has not.
     fn has_changed(&mut self) -> bool {
+        // Default: without blocks, any version is another one.
         let Some(known) = self.blocks.version() else { return true };
         match self.source.head() {
             Ok(head) if head.status == 200 => {
