@@ -1,5 +1,5 @@
 //! A tab with a source that counts and fails.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on should say where")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 
 use std::ops::Range;
 use std::path::PathBuf;
