@@ -168,6 +168,7 @@ fn dependencies_run_one_way() {
         ("apps/server/Cargo.toml", &[""]),
         ("apps/c/Cargo.toml", &[""]),
         ("apps/python/Cargo.toml", &["", "hub"]),
+        ("apps/web/Cargo.toml", &[""]),
         ("apps/cli/Cargo.toml", &["", "hub", "plan", "server"]),
     ];
     let mut found = Vec::new();
@@ -199,6 +200,7 @@ fn features_and_environment_stay_at_the_edge() {
         "apps/hub/src/",
         "apps/python/src/",
         "apps/server/src/",
+        "apps/web/src/",
     ];
     expect_none(faults(&["rs"], |source, line| {
         let path = source.path.as_str();

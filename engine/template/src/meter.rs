@@ -2,7 +2,8 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Instant;
+
+use web_time::Instant;
 
 use super::error::{Fault, TemplateErrorKind};
 use super::limits::{CHECK_WORK, FILTER_DEPTH_MAX, RenderLimits};

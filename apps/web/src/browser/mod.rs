@@ -1,0 +1,5 @@
+//! The browser: synchronous requests, synchronous files, and the types of the module.
+
+mod access_file;
+mod http;
+mod module;

@@ -1,0 +1,14 @@
+//! Nestling in a browser's dedicated worker.
+//!
+//! A store is fetched section by section with range requests and kept in a [`blocks::BlockFile`]. A [`tab::Tab`] answers
+//! with the highest level that has arrived. Everything except `browser` is free of the browser, and tested
+//! with a source that fails.
+
+pub mod arrival;
+pub mod blocks;
+#[cfg(target_family = "wasm")]
+mod browser;
+pub mod error;
+pub mod ranges;
+pub mod storage;
+pub mod tab;
