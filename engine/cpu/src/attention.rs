@@ -21,6 +21,7 @@ use nestling_formats::memory::{OutOfMemory, try_reserve};
 use super::aligned::{AlignedFloats, STEP};
 use super::math;
 use super::vector::{Right, Size, Strided, StridedMut, Vector, product, widen};
+use crate::fused::Fused;
 use nestling_core::kv_cache::PAGE_POSITIONS;
 
 /// Keys and values of one head in one page.
@@ -271,7 +272,7 @@ impl PageQueries<'_> {
 #[inline(always)]
 fn merge_rows(out: &mut [f32], block: &[f32], [old, new]: [f32; 2]) {
     for i in 0..out.len().min(block.len()) {
-        out[i] = out[i].mul_add(old, block[i] * new);
+        out[i] = out[i].fused(old, block[i] * new);
     }
 }
 
@@ -378,7 +379,7 @@ fn weigh(
 pub(super) fn merge(state: &mut AttentionState, block_max: f32, sum: f32) -> [f32; 2] {
     let both = if block_max > state.max { block_max } else { state.max };
     let (old, new) = (math::exp(state.max - both), math::exp(block_max - both));
-    state.sum = state.sum.mul_add(old, sum * new);
+    state.sum = state.sum.fused(old, sum * new);
     state.max = both;
     [old, new]
 }

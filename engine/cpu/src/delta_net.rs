@@ -19,6 +19,7 @@ use nestling_core::batch::Run;
 use super::math::{self, LANES};
 use super::states::CpuStates;
 use super::vector::Vector;
+use crate::fused::Fused;
 
 /// Maximum number of positions that a convolution sees.
 pub(super) const CONV_TAPS_MAX: usize = 16;
@@ -181,13 +182,13 @@ fn scalar(
         let place = |row: usize| row * columns.stride + columns.first + at;
         let old = |state: &[f32], row: usize| from.unwrap_or(state)[place(row)];
         let keys = token.key.iter().enumerate();
-        let seen = keys.fold(0.0, |sum, (row, key)| key.mul_add(old(state, row), sum));
-        let delta = (-decay).mul_add(seen, *value) * beta;
+        let seen = keys.fold(0.0, |sum, (row, key)| key.fused(old(state, row), sum));
+        let delta = (-decay).fused(seen, *value) * beta;
         *out = 0.0;
         for (row, (key, query)) in token.key.iter().zip(token.query).enumerate() {
-            let new = key.mul_add(delta, decay * old(state, row));
+            let new = key.fused(delta, decay * old(state, row));
             state[place(row)] = new;
-            *out = query.mul_add(new, *out);
+            *out = query.fused(new, *out);
         }
     }
 }
@@ -202,7 +203,7 @@ pub(super) type Convolve = unsafe fn(&[&[f32]], &[f32], Option<&[f32]>, &mut [f3
 pub fn convolve(taps: &[&[f32]], weights: &[f32], gate: Option<&[f32]>, out: &mut [f32]) {
     for (tap, weights) in taps.iter().zip(weights.chunks_exact(out.len().max(1))) {
         for ((out, x), weight) in out.iter_mut().zip(*tap).zip(weights) {
-            *out = weight.mul_add(*x, *out);
+            *out = weight.fused(*x, *out);
         }
     }
     match gate {

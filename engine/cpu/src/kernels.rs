@@ -337,6 +337,18 @@ kernels_for!(
     "neon"
 );
 
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+kernels_for!(
+    simd128,
+    "SIMD128",
+    nested::simd128::tile,
+    portable_scaled_tile,
+    usize::MAX,
+    vector::simd128::Simd128,
+    1,
+    [4, 1]
+);
+
 impl Kernels {
     /// Returns the kernels that run on any machine.
     pub fn portable() -> &'static Self {
@@ -355,9 +367,18 @@ impl Kernels {
         std::iter::once(Self::portable()).chain(Self::native()).collect()
     }
 
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    #[cfg(not(any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        all(target_arch = "wasm32", target_feature = "simd128")
+    )))]
     fn native() -> Vec<&'static Self> {
         Vec::new()
+    }
+
+    #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+    fn native() -> Vec<&'static Self> {
+        vec![&simd128::KERNELS]
     }
 
     #[cfg(target_arch = "aarch64")]

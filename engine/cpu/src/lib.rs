@@ -25,15 +25,14 @@
 //! | threads | [`threads::ThreadPool`], [`ThreadPlacement`], [`thread_count::best_thread_count`] |
 //! | memory bandwidth of the machine | [`bandwidth`] |
 
-mod affinity;
 mod aligned;
 pub mod attention;
 mod backend;
-pub mod bandwidth;
 mod columns;
 pub mod delta_net;
 mod device;
 mod encoder;
+mod fused;
 pub mod kernels;
 pub mod math;
 mod matrix;
@@ -48,13 +47,11 @@ mod shape_tests;
 mod shapes;
 mod states;
 mod team;
-pub mod thread_count;
-pub mod threads;
 mod vector;
 
-pub use affinity::ThreadPlacement;
 pub use device::Cpu;
 pub use encoder::CpuEncoder;
 pub use matrix::{CpuBuffer, CpuMatrix};
+pub use nestling_threads::{ThreadPlacement, bandwidth, thread_count, threads};
 pub use pages::CpuPool;
 pub use states::CpuStates;

@@ -5,6 +5,7 @@
 //! instruction set nor on the thread count. The loops are `inline(always)` so that [`super::kernels`] can
 //! compile them for each instruction set.
 
+use crate::fused::Fused;
 use nestling_formats::nested;
 use nestling_import::{Activation, ExpertGroups, GroupScore, RopePairs, RouterConfig, RouterScore};
 
@@ -70,11 +71,11 @@ pub fn dot<A: Element>(a: &[A], b: &[f32]) -> f32 {
     let mut lanes = [0.0; LANES];
     for (a, b) in a.iter().zip(b) {
         for i in 0..LANES {
-            lanes[i] = a[i].to_f32().mul_add(b[i], lanes[i]);
+            lanes[i] = a[i].to_f32().fused(b[i], lanes[i]);
         }
     }
     for ((lane, a), b) in lanes.iter_mut().zip(a_tail).zip(b_tail) {
-        *lane = a.to_f32().mul_add(*b, *lane);
+        *lane = a.to_f32().fused(*b, *lane);
     }
     tree_sum(lanes)
 }
@@ -141,15 +142,15 @@ pub fn exp(x: f32) -> f32 {
 fn exp_parts(x: f32) -> (f32, i32) {
     let x = if x < EXP_MIN { EXP_MIN } else { x };
     let x = if x > EXP_MAX { EXP_MAX } else { x };
-    let shifted = x.mul_add(std::f32::consts::LOG2_E, ROUND);
+    let shifted = x.fused(std::f32::consts::LOG2_E, ROUND);
     let n = shifted - ROUND;
-    let r = n.mul_add(-LN_2_LOW, n.mul_add(-std::f32::consts::LN_2, x));
+    let r = n.fused(-LN_2_LOW, n.fused(-std::f32::consts::LN_2, x));
     let mut series = EXP_SERIES[0];
     for coefficient in &EXP_SERIES[1..] {
-        series = series.mul_add(r, *coefficient);
+        series = series.fused(r, *coefficient);
     }
     let n = (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32);
-    ((series * r).mul_add(r, r), n)
+    ((series * r).fused(r, r), n)
 }
 
 #[inline(always)]
@@ -167,7 +168,7 @@ pub fn tanh(x: f32) -> f32 {
     let size = if size > TANH_MAX { TANH_MAX } else { size };
     let (rest, n) = exp_parts(2.0 * size);
     let power = power_of_two(n);
-    let e = rest.mul_add(power, power - 1.0);
+    let e = rest.fused(power, power - 1.0);
     (e / (e + 2.0)).copysign(x)
 }
 
@@ -177,7 +178,7 @@ pub fn tanh(x: f32) -> f32 {
 pub fn gelu_tanh(x: f32) -> f32 {
     /// -2 √(2/π)
     const FACTOR: f32 = -1.595_769;
-    let cubed = (0.044_715 * x * x).mul_add(x, x);
+    let cubed = (0.044_715 * x * x).fused(x, x);
     x / (1.0 + exp(FACTOR * cubed))
 }
 
@@ -334,7 +335,7 @@ fn rope_halves(head: &mut [f32], cos: &[f32], sin: &[f32]) {
 #[inline(always)]
 pub fn add_scaled(out: &mut [f32], factor: f32, x: &[f32]) {
     for (out, x) in out.iter_mut().zip(x) {
-        *out = factor.mul_add(*x, *out);
+        *out = factor.fused(*x, *out);
     }
 }
 
@@ -473,7 +474,7 @@ pub fn outer_products(
             let a = &a[block * OUTER_ROWS..][..OUTER_ROWS];
             for i in 0..OUTER_ROWS {
                 for j in 0..OUTER_TILE {
-                    lanes[i][j] = a[i].mul_add(b[j], lanes[i][j]);
+                    lanes[i][j] = a[i].fused(b[j], lanes[i][j]);
                 }
             }
         }

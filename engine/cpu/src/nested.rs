@@ -23,6 +23,7 @@ use nestling_formats::nested::{
 
 use super::planes::{CodePlanes, GroupValues, chunk_sums, digits};
 use super::rows::{QuantizedRows, RowList};
+use crate::fused::Fused;
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
@@ -30,6 +31,8 @@ pub(super) mod avx2;
 pub(super) mod avx512;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+pub(super) mod simd128;
 #[cfg(test)]
 mod tests;
 
@@ -323,7 +326,7 @@ pub(super) fn portable(
                 let x = &x.row(*row as usize)[group];
                 let sums = chunk_sums(&values, x, 0);
                 for i in 0..TILE_ROWS {
-                    out[i] = (sums[i] as f32).mul_add(x.scale * scales[i], out[i]);
+                    out[i] = (sums[i] as f32).fused(x.scale * scales[i], out[i]);
                 }
             }
         }

@@ -15,6 +15,8 @@ pub(super) mod avx2;
 pub(super) mod avx512;
 #[cfg(target_arch = "aarch64")]
 pub(super) mod neon;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+pub(super) mod simd128;
 
 /// Planes P3 and P4, as far as a level needs them.
 #[derive(Clone, Copy, Debug)]

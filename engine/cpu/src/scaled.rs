@@ -26,6 +26,7 @@ use nestling_formats::{Invariant, Level};
 use super::nested::TileValues;
 use super::planes::{CodePlanes, GroupValues, bits, chunk_sums, digits};
 use super::rows::{QuantizedGroup, QuantizedRows, RowList};
+use crate::fused::Fused;
 
 #[cfg(target_arch = "x86_64")]
 pub(super) mod avx2;
@@ -438,7 +439,7 @@ fn add_group(
         let (sums, scales) =
             (chunk_sums(values, x, sub * 8 / subs), &panel.scales[group * subs + sub]);
         for i in 0..TILE_ROWS {
-            out[i] = (sums[i] as f32).mul_add(x.scale * scales[i], out[i]);
+            out[i] = (sums[i] as f32).fused(x.scale * scales[i], out[i]);
         }
     }
     if !weights.has_minima() {
@@ -448,7 +449,7 @@ fn add_group(
         let sum: i32 = x_values.iter().map(|x| i32::from(*x)).sum();
         let (x_sum, minima) = (x.scale * sum as f32, &panel.minima[group * subs + sub]);
         for i in 0..TILE_ROWS {
-            out[i] = x_sum.mul_add(minima[i], out[i]);
+            out[i] = x_sum.fused(minima[i], out[i]);
         }
     }
 }

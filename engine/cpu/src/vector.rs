@@ -8,6 +8,10 @@
 use half::{bf16, f16};
 
 use super::math::{self, Element, LANES};
+use crate::fused::Fused;
+
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+pub(super) mod simd128;
 
 /// A vector of sixteen floats.
 pub(super) trait Vector: Copy {
@@ -150,7 +154,7 @@ impl Vector for Portable {
 
     #[inline(always)]
     unsafe fn fma(self, other: Self, sum: Self) -> Self {
-        Self(std::array::from_fn(|i| self.0[i].mul_add(other.0[i], sum.0[i])))
+        Self(std::array::from_fn(|i| self.0[i].fused(other.0[i], sum.0[i])))
     }
 
     #[inline(always)]
@@ -455,7 +459,7 @@ pub(super) fn product<V: Vector, const VECTORS: usize, B: Right>(
             let out = &mut out.elements[row * out.stride + col];
             for k in 0..depth {
                 let (a, b) = (a.elements[row * a.stride + k], b.elements[k * b.stride + col]);
-                *out = a.mul_add(b.to_f32(), *out);
+                *out = a.fused(b.to_f32(), *out);
             }
         }
     }

@@ -3,6 +3,7 @@
 use nestling_formats::Level;
 use nestling_formats::nested::{GROUP, GroupScales, Layout, NestedView, TILE_ROWS};
 
+use crate::fused::Fused;
 use crate::matrix::{CpuMatrix, MatrixTables};
 use crate::nested::{self, NestedWeights, TileValues};
 use crate::rows::{QuantizedGroup, RowList};
@@ -105,7 +106,7 @@ fn add_group(
         for (lane, weights) in values.chunks_exact(GROUP).enumerate() {
             let products = weights[sub * columns..].iter().zip(x_values);
             let sum: i32 = products.map(|(w, x)| i32::from(*w) * i32::from(*x)).sum();
-            out[lane] = (sum as f32).mul_add(x.scale * scales.scales[sub][lane], out[lane]);
+            out[lane] = (sum as f32).fused(x.scale * scales.scales[sub][lane], out[lane]);
         }
     }
     // Default: nothing is added without minima.
@@ -113,7 +114,7 @@ fn add_group(
     for (minima, x_values) in minima.iter().zip(x.values.chunks_exact(columns)) {
         let sum: i32 = x_values.iter().map(|x| i32::from(*x)).sum();
         for (out, minimum) in out.iter_mut().zip(minima) {
-            *out = (x.scale * sum as f32).mul_add(*minimum, *out);
+            *out = (x.scale * sum as f32).fused(*minimum, *out);
         }
     }
 }

@@ -27,17 +27,20 @@ pub enum InstructionSet {
     Neon,
     /// NEON with dot products.
     NeonDot,
+    /// SIMD128 of WebAssembly.
+    Simd128,
 }
 
 impl InstructionSet {
     /// Sets with the names by which [`Self::from_str`] reads them, and by which [`Kernels::name`] shows them.
-    const NAMES: [(Self, &'static str, &'static str); 6] = [
+    const NAMES: [(Self, &'static str, &'static str); 7] = [
         (Self::Portable, "portable", "portable"),
         (Self::Avx2, "avx2", "AVX2"),
         (Self::AvxVnni, "avx-vnni", "AVX-VNNI"),
         (Self::Avx512, "avx512", "AVX-512 VNNI"),
         (Self::Neon, "neon", "NEON"),
         (Self::NeonDot, "neon-dot", "NEON with dot products"),
+        (Self::Simd128, "simd128", "SIMD128"),
     ];
 }
 

@@ -99,7 +99,7 @@ impl ThreadPool {
     ///
     /// ```
     /// use std::sync::atomic::{AtomicUsize, Ordering};
-    /// use nestling_cpu::threads::ThreadPool;
+    /// use nestling_threads::threads::ThreadPool;
     ///
     /// let sum = AtomicUsize::new(0);
     /// ThreadPool::new(2).run(10, &|part| {
