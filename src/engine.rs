@@ -10,7 +10,6 @@ pub use nestling_core::{
     routing_recorder, routing_trace, runner, stream_stats, weights,
 };
 pub use nestling_cpu as cpu;
-pub use nestling_cpu::{ThreadPlacement, bandwidth, thread_count, threads};
 pub use nestling_experts::{
     Allocation, AllocationHash, DualOptions, allocation, dual, expert, reads, record, residency,
 };
@@ -22,3 +21,4 @@ pub use nestling_runtime::{
 };
 pub use nestling_text as text;
 pub use nestling_text::SamplingParams;
+pub use nestling_threads::{ThreadPlacement, bandwidth, thread_count, threads};

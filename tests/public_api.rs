@@ -14,7 +14,7 @@ use syn::{Fields, ImplItem, Item, TraitItem, Type, UseTree, Visibility};
 const LIST: &str = "docs/public-api.txt";
 
 /// Crates with re-exported items, and their folders.
-const CRATES: [(&str, &str); 13] = [
+const CRATES: [(&str, &str); 14] = [
     ("nestling_convert", "engine/convert/src"),
     ("nestling_core", "engine/core/src"),
     ("nestling_cpu", "engine/cpu/src"),
@@ -26,6 +26,7 @@ const CRATES: [(&str, &str); 13] = [
     ("nestling_ranks", "engine/ranks/src"),
     ("nestling_runtime", "engine/runtime/src"),
     ("nestling_text", "engine/text/src"),
+    ("nestling_threads", "engine/threads/src"),
     ("nestling_wgpu", "shaders/src"),
     ("crate", "src"),
 ];

@@ -162,7 +162,7 @@ fn dependencies_run_one_way() {
             "Cargo.toml",
             &[
                 "formats", "import", "core", "cpu", "experts", "text", "runtime", "convert",
-                "guide", "gpu", "ranks", "wgpu", "cuda",
+                "guide", "gpu", "ranks", "wgpu", "cuda", "threads",
             ],
         ),
         ("apps/hub/Cargo.toml", &["formats", "import", "convert"]),

@@ -94,7 +94,7 @@ pub(crate) mod tests {
 
     /// Panics unless a result is that of a fused multiplication.
     #[track_caller]
-    pub(crate) fn expect_fused(found: f32, (a, b, sum): (f32, f32, f32)) {
+    pub(crate) fn expect_fused(found: f32, a: f32, b: f32, sum: f32) {
         let expected = a.mul_add(b, sum);
         let is_same = found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();
         assert!(is_same, "{a:e} * {b:e} + {sum:e} is {expected:e}, not {found:e}");
@@ -102,7 +102,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_product_with_a_sum_is_rounded_once() {
-        each_case(|a, b, sum| expect_fused(in_doubles(a, b, sum), (a, b, sum)));
+        each_case(|a, b, sum| expect_fused(in_doubles(a, b, sum), a, b, sum));
     }
 
     #[test]

@@ -56,6 +56,69 @@ impl FromStr for InstructionSet {
 }
 
 impl Kernels {
+    /// Returns the kernels that run on any machine.
+    pub fn portable() -> &'static Self {
+        &super::portable::KERNELS
+    }
+
+    /// Returns all sets that this machine can run, fastest last.
+    ///
+    /// ```
+    /// use nestling_cpu::kernels::Kernels;
+    ///
+    /// let names: Vec<&str> = Kernels::available().iter().map(|kernels| kernels.name()).collect();
+    /// assert_eq!(names.last(), Some(&Kernels::detect().name()));
+    /// ```
+    pub fn available() -> Vec<&'static Self> {
+        std::iter::once(Self::portable()).chain(Self::native()).collect()
+    }
+
+    #[cfg(not(any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        all(target_arch = "wasm32", target_feature = "simd128")
+    )))]
+    fn native() -> Vec<&'static Self> {
+        Vec::new()
+    }
+
+    #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+    fn native() -> Vec<&'static Self> {
+        vec![&super::simd128::KERNELS]
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    fn native() -> Vec<&'static Self> {
+        let dotprod = std::arch::is_aarch64_feature_detected!("dotprod");
+        let sets = [(true, &super::neon::KERNELS), (dotprod, &super::dotprod::KERNELS)];
+        sets.into_iter().filter(|(there, _)| *there).map(|(_, set)| set).collect()
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn native() -> Vec<&'static Self> {
+        let avx2 = is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
+        let avx512 = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vnni")
+            && is_x86_feature_detected!("avx512vbmi")
+            && is_x86_feature_detected!("gfni");
+        let sets = [
+            (avx2, &super::avx2::KERNELS),
+            (avx2 && is_x86_feature_detected!("avxvnni"), &super::avx_vnni::KERNELS),
+            (avx2 && avx512, &super::avx512::KERNELS),
+        ];
+        sets.into_iter().filter(|(there, _)| *there).map(|(_, set)| set).collect()
+    }
+
+    /// Returns the fastest set that this machine can run.
+    pub fn detect() -> &'static Self {
+        Self::available().last().copied().unwrap_or(Self::portable())
+    }
+
     /// Returns the kernels of an instruction set.
     ///
     /// ```

@@ -61,19 +61,17 @@ unsafe fn products<const BITS: u8, const T: usize>(
     for group in 0..weights.groups {
         let cell = tile * weights.groups + group;
         let mut dots = [[i32x4_splat(0); 4]; T];
-        for chunk in 0..8 {
-            let x: [Halves; T] = std::array::from_fn(|t| halves(chunk_of(&x[t][group], chunk)));
-            for quarter in 0..4 {
-                // SAFETY: `group` is below the groups of the weights.
-                let values = unsafe { decode::<BITS>(weights, cell, chunk, quarter, table) };
-                for t in 0..T {
-                    let products = i32x4_add(
-                        i32x4_dot_i16x8(values[0], x[t][0]),
-                        i32x4_dot_i16x8(values[1], x[t][1]),
-                    );
-                    dots[t][quarter] = i32x4_add(dots[t][quarter], products);
-                }
-            }
+        let of_group = x.map(|x| &x[group]);
+        // SAFETY: `group` is below the groups of the weights.
+        unsafe {
+            add_chunk::<BITS, 0, T>(weights, cell, table, of_group, &mut dots);
+            add_chunk::<BITS, 1, T>(weights, cell, table, of_group, &mut dots);
+            add_chunk::<BITS, 2, T>(weights, cell, table, of_group, &mut dots);
+            add_chunk::<BITS, 3, T>(weights, cell, table, of_group, &mut dots);
+            add_chunk::<BITS, 4, T>(weights, cell, table, of_group, &mut dots);
+            add_chunk::<BITS, 5, T>(weights, cell, table, of_group, &mut dots);
+            add_chunk::<BITS, 6, T>(weights, cell, table, of_group, &mut dots);
+            add_chunk::<BITS, 7, T>(weights, cell, table, of_group, &mut dots);
         }
         let steps = weights.group_steps(cell);
         let scales: [f32; TILE_ROWS] =
@@ -96,6 +94,27 @@ unsafe fn products<const BITS: u8, const T: usize>(
     }
 }
 
+/// Adds the products of four columns of a tile. Shifts by constants are single instructions, so the chunk is one.
+#[inline(always)]
+unsafe fn add_chunk<const BITS: u8, const CHUNK: usize, const T: usize>(
+    weights: &NestedWeights,
+    cell: usize,
+    table: v128,
+    x: [&QuantizedGroup; T],
+    dots: &mut [[v128; 4]; T],
+) {
+    let x: [Halves; T] = x.map(|x| halves(chunk_of(x, CHUNK)));
+    for quarter in 0..4 {
+        // SAFETY: guaranteed by the caller.
+        let values = unsafe { decode::<BITS, CHUNK>(weights, cell, quarter, table) };
+        for t in 0..T {
+            let products =
+                i32x4_add(i32x4_dot_i16x8(values[0], x[t][0]), i32x4_dot_i16x8(values[1], x[t][1]));
+            dots[t][quarter] = i32x4_add(dots[t][quarter], products);
+        }
+    }
+}
+
 /// Returns the four activations of a chunk in each of the four 32-bit lanes.
 #[inline(always)]
 fn chunk_of(x: &QuantizedGroup, chunk: usize) -> v128 {
@@ -111,10 +130,9 @@ fn halves(bytes: v128) -> Halves {
 
 /// Returns the values of four columns of four rows.
 #[inline(always)]
-unsafe fn decode<const BITS: u8>(
+unsafe fn decode<const BITS: u8, const CHUNK: usize>(
     weights: &NestedWeights,
     cell: usize,
-    chunk: usize,
     quarter: usize,
     table: v128,
 ) -> Halves {
@@ -122,18 +140,18 @@ unsafe fn decode<const BITS: u8>(
     // SAFETY: the caller's `cell` is inside the planes.
     unsafe {
         if BITS == 2 {
-            let index = v128_and(digits(planes.p2, cell, chunk, quarter), u8x16_splat(3));
+            let index = v128_and(digits(planes.p2, cell, CHUNK, quarter), u8x16_splat(3));
             return halves(i8x16_swizzle(table, index));
         }
-        let upper = nibbles(planes, cell, chunk, quarter);
+        let upper = nibbles(planes, cell, CHUNK, quarter);
         if BITS == 4 {
             return halves(i8x16_swizzle(table, upper));
         }
         let last = match weights.level {
-            Level::L8 => digits(planes.p8, cell, chunk, quarter),
+            Level::L8 => digits(planes.p8, cell, CHUNK, quarter),
             _ => u8x16_splat(0),
         };
-        let lower = insert(digits(planes.p6, cell, chunk, quarter), 2, last);
+        let lower = insert(digits(planes.p6, cell, CHUNK, quarter), 2, last);
         let code = insert(upper, 4, lower);
         [formula(weights, code), formula(weights, u16x8_shr(code, 8))]
     }
