@@ -3,7 +3,11 @@
 use nestling::CancelToken;
 use nestling::engine::{Engine, EngineError, Model, ModelOptions, ModelSource, OpenProgress};
 #[cfg(feature = "mpi")]
+use nestling::formats::Invariant;
+#[cfg(feature = "mpi")]
 use nestling::ranks::{mpi::MpiRank, open_on_processes};
+#[cfg(feature = "mpi")]
+use std::sync::atomic::{AtomicBool, Ordering};
 #[cfg(feature = "mpi")]
 use std::sync::{Arc, Mutex, PoisonError};
 #[cfg(feature = "mpi")]
@@ -17,10 +21,29 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 #[cfg(feature = "mpi")]
 static JOINED: Mutex<Option<MpiRank>> = Mutex::new(None);
 
-/// Opens this process's share of a model. Only rank 0 returns: the others serve it, and end with it.
+/// True once a model was opened over the processes.
+#[cfg(feature = "mpi")]
+static HAS_OPENED: AtomicBool = AtomicBool::new(false);
+
+/// Joins the processes that `mpirun` has started. Returns true for rank 0, which runs the command.
 ///
 /// # Errors
-/// Fails as [`open_on_processes`] does.
+/// Fails as [`MpiRank::join`] does.
+#[cfg(feature = "mpi")]
+pub fn join_as_lead() -> Result<bool, EngineError> {
+    let mut joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
+    let rank = match joined.as_ref() {
+        Some(rank) => rank,
+        None => joined.insert(MpiRank::join(TIMEOUT)?),
+    };
+    Ok(rank.is_lead())
+}
+
+/// Opens this process's share of a model, once in a process. Only rank 0 returns: the others serve it, and end
+/// with it.
+///
+/// # Errors
+/// Fails as [`open_on_processes`] does, and with [`EngineError::NoDevice`] if a model was opened already.
 #[cfg(feature = "mpi")]
 #[expect(clippy::exit, reason = "a rank that has served rank 0 has no command to run")]
 pub fn open(
@@ -30,15 +53,36 @@ pub fn open(
     progress: &mut dyn FnMut(OpenProgress),
     cancel: &CancelToken,
 ) -> Result<Model, EngineError> {
-    let mpi = MpiRank::join(TIMEOUT)?;
-    let group = Arc::clone(&mpi.group);
-    let opened = open_on_processes(engine, source, options, group, progress, cancel)?;
-    let Some(model) = opened else {
-        mpi.close();
-        std::process::exit(0);
-    };
-    *JOINED.lock().unwrap_or_else(PoisonError::into_inner) = Some(mpi);
-    Ok(model)
+    if HAS_OPENED.swap(true, Ordering::Relaxed) {
+        return Err(EngineError::NoDevice("processes under MPI open one model, once".into()));
+    }
+    join_as_lead()?;
+    let joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
+    let group = joined.as_ref().map(|mpi| Arc::clone(&mpi.group));
+    drop(joined);
+    let group = group.invariant("the process has joined")?;
+    match open_on_processes(engine, source, options, group, progress, cancel)? {
+        Some(model) => Ok(model),
+        None => {
+            leave();
+            std::process::exit(0);
+        }
+    }
+}
+
+/// Fails: this build has no MPI.
+///
+/// # Errors
+/// [`EngineError::NoDevice`].
+#[cfg(not(feature = "mpi"))]
+pub fn join_as_lead() -> Result<bool, EngineError> {
+    Err(without_mpi())
+}
+
+#[cfg(not(feature = "mpi"))]
+fn without_mpi() -> EngineError {
+    let reason = "this program was built without MPI; build it with `--features mpi`";
+    EngineError::NoDevice(reason.into())
 }
 
 /// Fails: this build has no MPI.
@@ -53,8 +97,7 @@ pub fn open(
     _: &mut dyn FnMut(OpenProgress),
     _: &CancelToken,
 ) -> Result<Model, EngineError> {
-    let reason = "this program was built without MPI; build it with `--features mpi`";
-    Err(EngineError::NoDevice(reason.into()))
+    Err(without_mpi())
 }
 
 /// Leaves the group of processes at the end of the program, after all models were closed.

@@ -2,6 +2,7 @@
 
 use crate::args::{ListenArgs, RanksArg, ServeArgs};
 use crate::console::Console;
+use crate::explain::explain;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::located::LocatedModel;
@@ -9,7 +10,7 @@ use crate::memory::memory_budget;
 use crate::model_folder::{ModelFolder, not_opened};
 use crate::opened::LoadedModel;
 use crate::words::counted;
-use crate::{device, opened};
+use crate::{device, opened, processes};
 use nestling::engine::text::ToolStyle;
 use nestling::formats::open_regular;
 use nestling_server::{
@@ -31,6 +32,12 @@ pub fn serve(args: ServeArgs, console: &Console, interrupt: &Interrupt) -> Resul
     if args.several.are_given() && args.resources.ranks == RanksArg::Mpi {
         return Err(Failure::usage("processes under MPI open one model, and there are several")
             .advise("name one model with -m, or divide each over threads with --ranks N"));
+    }
+    if args.resources.ranks == RanksArg::Mpi
+        && !processes::join_as_lead().map_err(|error| explain(&error))?
+    {
+        // Rank 0 alone listens; this one returns only with an error.
+        return opened::open(&args.model, &args.resources, console, interrupt).map(drop);
     }
     let access = access(&args.listen)?;
     let unknown_fields = match args.listen.strict_fields {

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use mpi_sys as ffi;
 use nestling_core::error::EngineError;
-use nestling_core::group::{Failure, RankError, RankShare};
+use nestling_core::group::{Failure, Group, RankError, RankShare};
 use serde::{Deserialize, Serialize};
 
 use crate::queue_group::{Message, Payload, QueueGroup, Queues, SignsOfLife};
@@ -48,6 +48,11 @@ pub struct MpiRank {
 }
 
 impl MpiRank {
+    /// Returns true for rank 0, which leads the others.
+    pub fn is_lead(&self) -> bool {
+        self.group.share().rank == 0
+    }
+
     /// Joins the group of all processes that `mpirun` has started. To be called once in a process.
     ///
     /// # Errors

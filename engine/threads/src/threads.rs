@@ -155,7 +155,7 @@ impl ThreadPool {
     /// Calls `job(index, item)` for each item once, and returns when all are done.
     ///
     /// ```
-    /// use nestling_cpu::threads::ThreadPool;
+    /// use nestling_threads::threads::ThreadPool;
     ///
     /// let mut squares = [0; 8];
     /// ThreadPool::new(2).for_each_mut(&mut squares, &|index, square| *square = index * index);
