@@ -62,8 +62,8 @@ impl<'a> NamedModel<'a> {
         let located = |path| Ok(LocatedModel::at(path));
         let lighter = calibration::is_lighter(&self.calibration);
         if let Some(path) = self.path {
-            if let Some(text) = path.to_str().filter(|text| StoreAddress::is_address(text)) {
-                return self.of_address(&StoreAddress::parse(text)?, console);
+            if let Some(located) = self.locate_on_web(console)? {
+                return Ok(located);
             }
             return match is_gguf(path) && !lighter {
                 true => located(store_of(path, &self.calibration, console, interrupt)?),
@@ -88,7 +88,16 @@ impl<'a> NamedModel<'a> {
         located(obtained.store)
     }
 
-    /// Prepares the local copy of a store on the web, and fetches what must be here first.
+    /// Prepares the local copy of a store on the web, and fetches what must be here first. Returns `None` if the
+    /// model is not named by a web address.
+    pub fn locate_on_web(&self, console: &Console) -> Result<Option<LocatedModel>> {
+        let text = self.path.and_then(|path| path.to_str());
+        let Some(text) = text.filter(|text| StoreAddress::is_address(text)) else {
+            return Ok(None);
+        };
+        self.of_address(&StoreAddress::parse(text)?, console).map(Some)
+    }
+
     fn of_address(&self, address: &StoreAddress, console: &Console) -> Result<LocatedModel> {
         let options = hub::options(self.hub, &self.calibration)?;
         let path = WebStore::prepare(address, &options, console)?;

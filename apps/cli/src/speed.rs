@@ -17,6 +17,7 @@ use nestling::engine::thread_count::{CORES_FEW, best_thread_count};
 use nestling::engine::threads::ThreadPool;
 use nestling::formats::store::{Index, Store, StorePlan, StoreWriter};
 use nestling::system::SystemFiles;
+use nestling_hub::StoreAddress;
 use nestling_plan::plan::{DiskSpeed, MachineSpeed};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -161,7 +162,14 @@ pub struct StoreLocation {
 }
 
 impl StoreLocation {
+    /// Returns the location of an open store. That of a store on the web is where its copy is, since measuring
+    /// its reads would fetch it.
     pub fn of_store(store: &Arc<Store>) -> Self {
+        if StoreAddress::is_address(store.name()) {
+            // Default: without a cache, the current folder.
+            let folder = places::nestling_cache().unwrap_or_else(|_| PathBuf::from("."));
+            return Self::of_folder(&folder, store.index());
+        }
         let (path, sizes) = (PathBuf::from(store.name()), plane_sizes(store));
         Self { path, sizes, store: Some(Arc::clone(store)) }
     }

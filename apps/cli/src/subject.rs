@@ -3,6 +3,7 @@
 use crate::args::{CalibrationArgs, PlanArgs};
 use crate::explain::{explain_import, explain_store};
 use crate::failure::{Failure, Result};
+use crate::located::NamedModel;
 use crate::speed::StoreLocation;
 use crate::stores::open_store;
 use crate::{bytes::ByteSize, console::Console};
@@ -40,6 +41,9 @@ impl Subject {
     pub fn of_arguments(args: &PlanArgs, console: &Console) -> Result<Self> {
         let path = args.path.as_ref().or(args.model.as_ref());
         let (None, Some(repo)) = (path, &args.hub.hf_repo) else {
+            if let Some(web) = NamedModel::of_files(path, &args.hub).locate_on_web(console)? {
+                return Self::of_path(&web.path);
+            }
             let path = path.map_or_else(places::bundled_store, |path| Ok(path.clone()))?;
             return Self::of_path(&path);
         };

@@ -20,7 +20,7 @@ use nestling_formats::store::{Disk, DiskFile, OsDisk, Storage};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Ending of the names of these files.
 pub const ENDING: &str = ".sparse";
@@ -63,8 +63,8 @@ pub struct SparseFile {
     pub length: u64,
     /// True if this file is locked, so that it may be written.
     pub is_writer: bool,
-    /// True once the file is a plain store, which has no bits.
-    is_finished: AtomicBool,
+    /// True once the file is a plain store, which has no bits. Locked while bits are written.
+    is_finished: Mutex<bool>,
     file: Box<dyn DiskFile>,
     bits_bytes: u64,
 }
@@ -151,7 +151,7 @@ impl SparseFile {
             return Err(damaged());
         }
         let is_writer = file.lock().map_err(failed)?;
-        let (path, is_finished) = (path.into(), AtomicBool::new(false));
+        let (path, is_finished) = (path.into(), Mutex::new(false));
         Ok(Some(Self { path, origin, length, is_writer, is_finished, file, bits_bytes }))
     }
 
@@ -170,11 +170,18 @@ impl SparseFile {
         self.file.write_at(offset, bytes)
     }
 
-    /// Makes the written extents durable, then their bits.
-    pub fn save(&self, arrived: &ArrivedExtents) -> io::Result<()> {
-        if !self.is_writer || self.is_finished.load(Ordering::Acquire) {
+    fn finished(&self) -> MutexGuard<'_, bool> {
+        self.is_finished.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the written extents durable, then their bits. `arrived` is called when no other save is under way,
+    /// so that bits are never replaced by earlier ones.
+    pub fn save(&self, arrived: impl FnOnce() -> ArrivedExtents) -> io::Result<()> {
+        let is_finished = self.finished();
+        if !self.is_writer || *is_finished {
             return Ok(());
         }
+        let arrived = arrived();
         self.file.sync()?;
         self.file.write_at(self.length, &arrived.bits)?;
         self.file.sync()
@@ -183,7 +190,7 @@ impl SparseFile {
     /// Turns a complete copy into the store at `store`. Processes that have it open keep reading it.
     pub fn finish(&self, store: &Path) -> Result<()> {
         let failed = |error| HubError::file("write", &self.path, error);
-        self.is_finished.store(true, Ordering::Release);
+        *self.finished() = true;
         self.file.set_len(self.length).map_err(failed)?;
         self.file.sync().map_err(failed)?;
         OsDisk.rename(&self.path, store).map_err(failed)?;

@@ -15,6 +15,7 @@ use crate::remote_store;
 use crate::sections::sections_of;
 use crate::sparse_file::{ArrivedExtents, CopyOrigin, SparseFile, StoreHead};
 use crate::store_address::StoreAddress;
+use crate::turn::Turn;
 use nestling_formats::Level;
 use nestling_formats::memory::try_zeroed;
 use nestling_formats::store::{Extent, Storage, StorageChanged, Store};
@@ -73,7 +74,9 @@ impl WebStore {
             return Ok(store);
         }
         let path = SparseFile::path_of(&store);
-        let held = SparseFile::open(&path)?.map(|file| file.origin.clone());
+        // Two processes that begin the same copy would replace each other's file.
+        let _turn = Turn::take(&options.stores.lock(&store), &mut || {})?;
+        let held = SparseFile::open(&path)?;
         if options.offline {
             return held.map(|_| path).ok_or_else(|| {
                 HubError::new(format!("{address} is not on this machine, and the network is off"))
@@ -82,7 +85,13 @@ impl WebStore {
         }
         let client = Client::new(None, options.limits);
         match (probe(&client, address), held) {
-            (Ok(found), Some(held)) if found.version == held.version => {}
+            (Ok(found), Some(held)) if found.version == held.origin.version => {}
+            (Ok(_), Some(held)) if !held.is_writer => {
+                return Err(HubError::new(format!(
+                    "{address} has changed, and another program uses the former file"
+                ))
+                .advise("end it, and start again"));
+            }
             (Ok(found), _) => create(&path, client, address, found)?,
             (Err(RequestError::Unreachable(reason)), Some(_)) => {
                 observer.notice(&Notice::CachedStore(&reason));
@@ -317,11 +326,11 @@ impl WebStore {
 
     /// Makes arrived extents durable.
     fn save(&self) -> io::Result<()> {
-        let mut state = self.lock();
-        state.unsaved_bytes = 0;
-        let arrived = state.arrived.clone();
-        drop(state);
-        self.file.save(&arrived)
+        self.file.save(|| {
+            let mut state = self.lock();
+            state.unsaved_bytes = 0;
+            state.arrived.clone()
+        })
     }
 
     /// Returns the numbers of the extents that a range of bytes touches.
@@ -345,6 +354,9 @@ impl Storage for WebStore {
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let touched = self.touched(offset, out.len());
+        if self.has_all(touched.clone()) {
+            return self.file.read_at(offset, out);
+        }
         if self.file.is_writer {
             self.lock().urgent += 1;
             let brought = self.bring_touched(touched);
@@ -359,6 +371,11 @@ impl Storage for WebStore {
 }
 
 impl WebStore {
+    fn has_all(&self, mut extents: Range<usize>) -> bool {
+        let state = self.lock();
+        extents.all(|number| state.arrived.contains(number))
+    }
+
     fn unread(&self, trouble: RequestError) -> io::Error {
         match trouble {
             RequestError::Changed => io::Error::other(StorageChanged),

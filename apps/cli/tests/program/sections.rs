@@ -212,6 +212,11 @@ fn a_store_on_the_web_runs_by_its_address() {
     assert_eq!(server.served(), 0);
     let lazy = run_from(&address, home.path(), &["--level", "4", "--lazy"]);
     assert_eq!(lazy.ok(), text_at_level("4"));
+    server.served();
+    let planned = command(&server, home.path(), &["plan", "-m", &address]);
+    assert!(planned.err.is_empty() || !planned.err.contains("reads of http"), "{}", planned.err);
+    planned.ok();
+    assert!(server.served() < 20_000, "a plan reads the index alone");
     assert_eq!(run_from(&address, home.path(), &[]).ok(), text_at_level("8"));
     let wrong = address.replace("tiny.nest", "other.nest");
     let refused = run_from(&wrong, home.path(), &[]);

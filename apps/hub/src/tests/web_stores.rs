@@ -212,6 +212,8 @@ fn a_file_that_changes_on_the_server_is_not_mixed() {
     assert!(matches!(store.read_extent_vec(&extent).unwrap_err(), StoreError::Changed { .. }));
     let error = web.bring(&copy, None).unwrap_err();
     assert!(error.to_string().contains("has changed on the server"), "{error}");
+    let error = web.prepare().unwrap_err();
+    assert!(error.to_string().contains("another program uses the former file"), "{error}");
     drop((copy, store));
     // The next start begins a new copy.
     let (copy, _) = web.open();
