@@ -6,8 +6,8 @@
 use half::{bf16, f16};
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
-use nestling_cpu::kernels::{FLOAT_ROWS, FloatInputs, FloatWeights, Kernels};
-use nestling_cpu::nested::{CodecTables, NestedWeights};
+use nestling_cpu::kernels::{FloatInputs, FloatWeights, Kernels};
+use nestling_cpu::nested::{CodecTables, NestedWeights, TileValues};
 use nestling_cpu::rows::{PackedRows, QuantizedRows, RowList};
 use nestling_formats::nested::{
     GROUP, InputTransform, Layout, NestedCodec, NestedPlanes, NestedTables, NestedView, ScaleSteps,
@@ -209,9 +209,9 @@ fn floats(input: &Input, rows: usize, cols: usize, x: &[f32], tokens: usize) {
         FloatWeights::Bf16(&brain[..rows * cols]),
     ] {
         let sums = |kernels: &Kernels| {
-            let mut out = vec![[0.0; FLOAT_ROWS]; order.len()];
-            kernels.float_rows(weights, cols, x, &mut out);
-            bits(out.as_flattened())
+            let mut out = vec![TileValues::default(); order.len()];
+            kernels.float_tile(weights, cols, x, &mut out);
+            bits(out.iter().flat_map(|values| &values[..rows]))
         };
         let wanted = sums(Kernels::portable());
         for kernels in Kernels::available() {
@@ -237,5 +237,5 @@ fuzz_target!(|input: Input| {
     let tokens = 1 + usize::from(input.tokens) % 10;
     let (values, x) = quantized(&input, tokens, cols);
     nested(&input, rows, cols, &x);
-    floats(&input, FLOAT_ROWS, cols, &values, tokens);
+    floats(&input, rows.min(TILE_ROWS), cols, &values, tokens);
 });

@@ -2,7 +2,6 @@
 //!
 //! The result of a block of 64 positions does not depend on other blocks, and blocks are merged in ascending
 //! order. The bits of a row therefore do not depend on what else is computed. For one query head:
-//! ascending order: a row's bits do not depend on what else is computed. For one query head:
 //!
 //! ```text
 //! score[p]  = (Σ_i fma(query[i], key[i][p], ·)) * (key_scale[p] * scale)     i ascending
