@@ -31,7 +31,7 @@
 //! |---|---|
 //! | [`open`], [`Builder`], [`OpenOptions`] | opening a model: with defaults, step by step, with options in a struct |
 //! | [`Device`], [`DeviceOptions`] | compute device: the CPU or a GPU |
-//! | [`ranks`] | one model over several ranks, with the bits of one |
+//! | [`ranks`], [`RankDevices`] | one model over several ranks, which are threads, processes or GPUs, with the bits of one |
 //! | [`Engine`], [`EngineOptions`] | threads and memory budget, shared by all models of an engine |
 //! | [`Model`], [`ModelOptions`] | an open model: levels, context length, residence of experts, tokenizer |
 //! | [`Session`], [`SnapshotContents`] | token history with its KV cache; can be forked and saved |
@@ -58,6 +58,7 @@ mod device;
 pub mod engine;
 #[cfg(feature = "convert")]
 mod gguf;
+mod rank_devices;
 
 #[cfg(feature = "cuda")]
 pub use nestling_cuda as cuda;
@@ -72,6 +73,7 @@ pub use nestling_wgpu as wgpu;
 
 pub use builder::Builder;
 pub use device::{Device, DeviceError, DeviceOptions, OpenDevice, WithBackend};
+pub use rank_devices::RankDevices;
 
 pub use nestling_core::{
     ActivationMode, Budget, CancelToken, EngineError, ErrorClass, KvDtype, MemoryTooSmall,

@@ -154,7 +154,7 @@ fn dependencies_run_one_way() {
         ("engine/gpu/Cargo.toml", &["formats", "import", "core", "cpu"]),
         (
             "engine/testkit/Cargo.toml",
-            &["formats", "import", "core", "cpu", "experts", "runtime", "convert", "text"],
+            &["formats", "import", "core", "cpu", "experts", "runtime", "convert", "text", "ranks"],
         ),
         ("shaders/Cargo.toml", &["formats", "import", "core", "gpu"]),
         ("kernels/Cargo.toml", &["formats", "import", "core", "gpu"]),

@@ -17,9 +17,10 @@ bits. Needs the Python package gguf. With it, greedy and perplexity run this fil
               is plain text
   greedy      20 prompts of 200 tokens each. Where outputs first differ, the margin between llama.cpp's two best logits
               after the same tokens. Also the largest difference of log-probabilities over Nestling's 20 best tokens after
-              each of the tokens that both have
+              each of the tokens that both have, and the margin as a part of what rounding.py says that rounding can do
   exact       the first 192 tokens of the text: differences of log-probabilities among the file and its F32 weights, in
-              both programs. Skipped without --f32
+              both programs. Skipped without --f32. For the architecture `llama`, also each program beside a computation in
+              double precision, and the largest difference as a part of the bound of rounding.py
   perplexity  windows of 512 tokens, each from an empty context, second half counted, as llama-perplexity does. The
               standard error of a difference is that of its mean over windows (paired)
   speed       decode of 128 and prompt of 512 tokens, 1 and 2 threads, both programs in turn, medians; with --store, a
@@ -27,8 +28,9 @@ bits. Needs the Python package gguf. With it, greedy and perplexity run this fil
   processor   processor time of the same with one thread, in ms per token, by the difference of runs with three repetitions
               and with one. Steadier than speed on a machine that is busy with other things
 
-The exit status is 1 if token ids or templates differ, or if greedy outputs part at a margin of more than twice the largest
-difference of log-probabilities of all prompts: then rounding is no explanation.
+The exit status is 1 if token ids or templates differ, if greedy outputs part at a larger margin than rounding explains, or
+if differences of the same weights are beyond the bound. For other architectures than `llama`, rounding explains margins up
+to twice the largest difference of log-probabilities of all prompts.
 """
 import argparse
 import contextlib
@@ -46,6 +48,8 @@ import urllib.error
 import urllib.request
 
 import numpy as np
+
+import rounding
 
 WINDOW = 512
 BEST = 20
@@ -272,8 +276,16 @@ def greedy_by_llama(theirs, prompt, count):
     return tokens
 
 
-def compare_greedy(ours, theirs, prompts, count):
-    rows = []
+def margin_bound(model, kind, tokens, ids, draws):
+    """How much rounding can move the difference of two tokens' log-probabilities in one program against the other."""
+    def margin(values):
+        return values[-1, ids[0]] - values[-1, ids[1]]
+    spreads = [rounding.spread(model, tokens, kinds[kind], draws, margin)[1] for kinds in (rounding.NESTLING, rounding.LLAMA)]
+    return rounding.SIGMAS * float(np.hypot(*spreads))
+
+
+def compare_greedy(ours, theirs, args, model, kind):
+    prompts, count, rows = PROMPTS[:args.prompts], args.generated, []
     for text in prompts:
         prompt = ours.encode(text)
         names, _, best = ours.complete(prompt, count)
@@ -287,8 +299,11 @@ def compare_greedy(ours, theirs, prompts, count):
         values = log_probabilities(logits)
         apart = [abs(values[place, ours.id(name)] - value)
                  for place, known in enumerate(best[:len(shared)]) for name, value in known.items()]
-        high = np.sort(logits[-1])
+        high, bound = np.sort(logits[-1]), None
+        if model and at is not None:
+            bound = margin_bound(model, kind, [*prompt, *shared], (expected[at], found[at]), args.draws)
         rows.append({"prompt": text, "first_difference": at, "margin": None if at is None else float(high[-1] - high[-2]),
+                     "margin_bound": bound,
                      "largest_difference": float(max(apart, default=0.0)), "mean_difference": float(np.mean(apart)) if apart else None})
         print(rows[-1], file=sys.stderr, flush=True)
     return rows
@@ -296,8 +311,8 @@ def compare_greedy(ours, theirs, prompts, count):
 
 def is_unexplained(rows):
     """Whether greedy outputs part at a margin that differences of log-probabilities do not reach."""
-    bound = 2 * max((row["largest_difference"] for row in rows), default=0.0)
-    return any((row["margin"] or 0.0) > bound for row in rows)
+    measured = 2 * max((row["largest_difference"] for row in rows), default=0.0)
+    return any((row["margin"] or 0.0) > (row["margin_bound"] or measured) for row in rows)
 
 
 def write_f32(source, out, change=None):
@@ -324,25 +339,38 @@ def write_f32(source, out, change=None):
     writer.close()
 
 
-def compare_exact(args, theirs):
+def compare_exact(args, theirs, model):
     exact = Llama(args.f32, args.threads, 256)
     with open(args.text, encoding="utf-8") as file:
         tokens = theirs.encode(file.read(2000), True)[:192]
     expected = {}
-    for name, model in (("llama", theirs), ("llama, F32", exact)):
-        model.clear()
-        expected[name] = log_probabilities(model.logits(tokens))
-    rows = []
+    for name, program in (("llama", theirs), ("llama, F32", exact)):
+        program.clear()
+        expected[name] = log_probabilities(program.logits(tokens))
+    rows, spreads = [], {}
+    if model:
+        kinds = {"llama": rounding.LLAMA["rounded"], "llama, F32": rounding.LLAMA["whole"],
+                 "nestling": rounding.NESTLING["rounded"], "nestling, F32": rounding.NESTLING["whole"]}
+        for name, kind in kinds.items():
+            expected["double"], spreads[name] = rounding.spread(model, tokens, kind, args.draws)
+        spreads["double"] = np.zeros_like(expected["double"])
 
     def compare(name, values, other):
-        apart = [abs(expected[other][place, token] - value) for place, token, value in values]
-        rows.append({"of": name, "from": other, "largest": float(max(apart)), "mean": float(np.mean(apart))})
+        apart = np.array([abs(expected[other][place, token] - value) for place, token, value in values])
+        row = {"of": name, "from": other, "largest": float(apart.max()), "mean": float(apart.mean())}
+        if model:
+            bounds = rounding.SIGMAS * np.array([np.hypot(spreads[name], spreads[other])[place, token] for place, token, _ in values])
+            row.update({"largest_of_bound": float((apart / bounds).max()), "mean_bound": float(bounds.mean())})
+        rows.append(row)
 
     def best_of(values):
         return [(place, token, values[place, token]) for place in range(len(tokens) - 1)
                 for token in np.argsort(-values[place])[:BEST]]
 
     compare("llama", best_of(expected["llama"]), "llama, F32")
+    if model:
+        for name in ("llama", "llama, F32"):
+            compare(name, best_of(expected[name]), "double")
     for name, path in (("nestling", args.model), ("nestling, F32", args.f32)):
         ours = Nestling(args.nestling, path, args.threads, theirs)
         try:
@@ -460,7 +488,8 @@ def served(args, path, theirs):
 def compare_outputs(args, sections):
     """All sections but those of speed."""
     theirs = Llama(args.model, args.threads, 1024)
-    prompts, results, losses = PROMPTS[:args.prompts], {}, {}
+    model = rounding.Model(args.model) if theirs.metadata("general.architecture") == "llama" else None
+    results, losses = {}, {}
     windows = windows_of(theirs, args.text, args.tokens) if "perplexity" in sections else []
     with served(args, args.model, theirs) as ours:
         if "tokens" in sections:
@@ -468,7 +497,7 @@ def compare_outputs(args, sections):
         if "template" in sections:
             results["template"] = compare_templates(ours, theirs)
         if "greedy" in sections:
-            results["greedy"] = compare_greedy(ours, theirs, prompts, args.generated)
+            results["greedy"] = compare_greedy(ours, theirs, args, model, "rounded")
         if windows:
             losses.update({"nestling": losses_by_nestling(ours, windows), "llama": losses_by_llama(theirs, windows)})
     if args.f32:
@@ -476,12 +505,12 @@ def compare_outputs(args, sections):
         exact = Llama(args.f32, args.threads, 1024)
         with served(args, args.f32, exact) as ours:
             if "greedy" in sections:
-                results["greedy, F32"] = compare_greedy(ours, exact, prompts, args.generated)
+                results["greedy, F32"] = compare_greedy(ours, exact, args, model, "whole")
             if windows:
                 losses["nestling, F32"] = losses_by_nestling(ours, windows)
                 losses["llama, F32"] = losses_by_llama(exact, windows)
         if "exact" in sections:
-            results["exact"] = compare_exact(args, theirs)
+            results["exact"] = compare_exact(args, theirs, model)
     if windows:
         results["perplexity"] = compare_perplexity(losses)
     return results
@@ -494,6 +523,7 @@ def main():
     parser.add_argument("--tokens", type=int, default=8192, help="of the text, for the perplexity; 0 means all")
     parser.add_argument("--prompts", type=int, default=len(PROMPTS), help="number of prompts of the section greedy")
     parser.add_argument("--generated", type=int, default=200, help="tokens after each prompt")
+    parser.add_argument("--draws", type=int, default=32, help="of errors, for the bounds of rounding.py")
     parser.add_argument("--nestling", default="target/dist/nestling")
     parser.add_argument("--llama-bench", default="llama/bin/llama-bench")
     parser.add_argument("--f32", help="a file to write the model's weights to as F32")
@@ -514,7 +544,8 @@ def main():
         with open(args.json, "w", encoding="utf-8") as file:
             json.dump(results, file, indent=1, ensure_ascii=False)
     differ = any(results.get(name, {}).get("differ") for name in ("tokens", "template"))
-    sys.exit(differ or any(is_unexplained(results.get(name, [])) for name in ("greedy", "greedy, F32")))
+    beyond = any(row.get("largest_of_bound", 0.0) > 1 for row in results.get("exact", []))
+    sys.exit(differ or beyond or any(is_unexplained(results.get(name, [])) for name in ("greedy", "greedy, F32")))
 
 
 if __name__ == "__main__":

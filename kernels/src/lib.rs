@@ -43,10 +43,9 @@ pub use error::CudaError;
 pub use expert_table::CudaEntries;
 pub use matrix::{CudaMatrix, CudaWeights};
 pub use matrix_layout::CudaMatrixLayout;
-pub use nestling_gpu::BudgetTooSmall;
+pub use nestling_gpu::{BudgetTooSmall, in_group};
 pub use timer::{CudaTimer, TimedAs};
 pub use version::Version;
 
 /// Encoder of one step on the device.
-pub type CudaEncoder<'a> =
-    nestling_core::backend::CheckedEncoder<nestling_gpu::GpuEncoder<'a, CudaBackend>>;
+pub type CudaEncoder<'a> = nestling_gpu::StepEncoder<'a, CudaBackend>;

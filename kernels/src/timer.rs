@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use nestling_core::EngineError;
-use nestling_core::backend::CheckedEncoder;
-use nestling_gpu::GpuEncoder;
+use nestling_core::backend::Backend;
 
+use crate::CudaEncoder;
 use crate::backend::CudaBackend;
 use crate::driver::commands::Commands;
 use crate::driver::{Event, Graph};
@@ -44,16 +44,16 @@ impl CudaBackend {
     pub fn timer(
         &mut self,
         timed_as: TimedAs,
-        record: impl FnOnce(&mut CheckedEncoder<GpuEncoder<'_, CudaBackend>>) -> Result<(), EngineError>,
+        record: impl FnOnce(&mut CudaEncoder<'_>) -> Result<(), EngineError>,
     ) -> Result<CudaTimer<'_>, EngineError> {
         let (start, end) = (self.driver.timed_event()?, self.driver.timed_event()?);
         self.recorder.hold()?;
         let work = TimedWork::Commands(Commands::default());
         // On drop, the timer ends holding, even if a later call fails.
         let mut timer = CudaTimer { backend: self, work, launches: 0, start, end };
-        let mut encoder = CheckedEncoder::new(GpuEncoder::new(timer.backend));
+        let mut encoder = timer.backend.encoder();
         record(&mut encoder)?;
-        let (commands, stream) = encoder.inner().device.recorder.take_held()?;
+        let (commands, stream) = encoder.inner().inner().device.recorder.take_held()?;
         timer.launches = commands.launches();
         timer.work = match timed_as {
             TimedAs::Commands => TimedWork::Commands(commands),

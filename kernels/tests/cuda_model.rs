@@ -3,7 +3,7 @@
 
 mod model;
 
-use nestling_testkit::models::SLOW_FAMILIES;
+use nestling_testkit::models::{SLOW_FAMILIES, SLOW_RANKS};
 
 /// Tests that are slowest on the emulated device. Other tests, or the software Vulkan device, partly cover
 /// their cases. `.ci/deep` runs them.
@@ -28,5 +28,5 @@ const SLOW: &[&str] = &[
 
 fn main() -> std::process::ExitCode {
     let [all, losses] = model::suites();
-    nestling_testkit::run(&[all.slow(SLOW_FAMILIES).slow(SLOW), losses])
+    nestling_testkit::run(&[all.slow(SLOW_FAMILIES).slow(SLOW_RANKS).slow(SLOW), losses])
 }

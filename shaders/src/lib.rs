@@ -37,8 +37,7 @@ pub use error::WgpuError;
 pub use expert_table::WgpuEntries;
 pub use matrix::{WgpuMatrix, WgpuWeights};
 pub use matrix_layout::WgpuMatrixLayout;
-pub use nestling_gpu::BudgetTooSmall;
+pub use nestling_gpu::{BudgetTooSmall, in_group};
 
 /// Encoder of one step on the device.
-pub type WgpuEncoder<'a> =
-    nestling_core::backend::CheckedEncoder<nestling_gpu::GpuEncoder<'a, WgpuBackend>>;
+pub type WgpuEncoder<'a> = nestling_gpu::StepEncoder<'a, WgpuBackend>;

@@ -3,7 +3,7 @@
 
 mod model;
 
-use nestling_testkit::models::SLOW_FAMILIES;
+use nestling_testkit::models::{SLOW_FAMILIES, SLOW_RANKS};
 
 /// Tests that are slowest on a software device. Other tests, or the emulated CUDA device, partly cover their
 /// cases. `.ci/deep` runs them.
@@ -20,5 +20,5 @@ const SLOW: &[&str] = &[
 ];
 
 fn main() -> std::process::ExitCode {
-    nestling_testkit::run(&[model::suite().slow(SLOW_FAMILIES).slow(SLOW)])
+    nestling_testkit::run(&[model::suite().slow(SLOW_FAMILIES).slow(SLOW_RANKS).slow(SLOW)])
 }

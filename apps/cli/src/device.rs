@@ -8,8 +8,9 @@ use crate::failure::{Failure, Result};
 use crate::kernels::kernels;
 use crate::places;
 use nestling::cuda::{self, CudaDeviceDescription, CudaDeviceError};
+use nestling::ranks::RankOptions;
 use nestling::wgpu::{AdapterChoice, AdapterDescription, AdapterKind, Uploads, device, devices};
-use nestling::{Device, DeviceOptions, EngineError, OpenDevice};
+use nestling::{Device, DeviceOptions, EngineError, OpenDevice, RankDevices};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -24,6 +25,25 @@ fn options(args: &DeviceArgs) -> DeviceOptions {
     }
 }
 
+/// Opens the devices of several ranks that are threads: GPUs if one is named, otherwise the CPU.
+pub fn open_each(args: &DeviceArgs, ranks: RankOptions, console: &Console) -> Result<RankDevices> {
+    let devices = options(args).open_for_ranks(ranks);
+    let devices = devices.map_err(|error| {
+        explain(&error).advise(format!(
+            "give {} GPUs by the index of the first, such as --device cuda:0, or omit --device",
+            ranks.ranks
+        ))
+    })?;
+    warn_of_budget(args, devices.first(), console);
+    Ok(devices)
+}
+
+fn warn_of_budget(args: &DeviceArgs, device: &OpenDevice, console: &Console) {
+    if device.is_cpu() && args.vram_budget.is_some() {
+        console.warn("--vram-budget has no effect on the CPU");
+    }
+}
+
 /// Opens the compute device. It is announced only under `--verbose`; a chat shows it on its welcome screen.
 pub fn open(args: &DeviceArgs, console: &Console) -> Result<OpenDevice> {
     let device = options(args).open();
@@ -35,28 +55,19 @@ pub fn open(args: &DeviceArgs, console: &Console) -> Result<OpenDevice> {
     if console.verbose > 0 {
         tell(&device, console);
     }
-    if device.is_cpu() && args.vram_budget.is_some() {
-        console.warn("--vram-budget has no effect on the CPU");
-    }
+    warn_of_budget(args, &device, console);
     Ok(device)
 }
 
-/// Opens the compute device of a model over one or more ranks. Several ranks compute on the CPU.
+/// Opens the CPU for several ranks, where GPUs are not supported: for `bench`, and under MPI.
 ///
 /// # Errors
-/// Returns an error if a GPU was named for several ranks.
-pub fn open_for_ranks(
-    args: &DeviceArgs,
-    is_divided: bool,
-    console: &Console,
-) -> Result<OpenDevice> {
+/// Returns an error if a GPU was named.
+pub fn open_cpu_for_ranks(args: &DeviceArgs) -> Result<OpenDevice> {
     match args.device {
-        _ if !is_divided => open(args, console),
         Device::Auto | Device::Cpu => Ok(OpenDevice::Cpu { reason: None }),
-        _ => {
-            Err(Failure::usage("several ranks compute on the CPU")
-                .advise("omit --device, or --ranks"))
-        }
+        _ => Err(Failure::usage("ranks under MPI, and those of `bench`, compute on the CPU")
+            .advise("omit --device, or --ranks")),
     }
 }
 

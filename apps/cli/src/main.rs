@@ -29,6 +29,7 @@ mod long_text;
 mod lost_page;
 mod mapped;
 mod memory;
+mod model_devices;
 mod model_folder;
 mod observe;
 mod opened;

@@ -1,6 +1,6 @@
 //! Opens the model that the command line names.
 
-use crate::args::{KvTypeArg, LoadModeArg, ModelArgs, RanksArg, ResourceArgs};
+use crate::args::{KvTypeArg, LoadModeArg, ModelArgs, ResourceArgs};
 use crate::background::{self, Background};
 use crate::bytes::ByteSize;
 use crate::console::Console;
@@ -11,10 +11,11 @@ use crate::interrupt::Interrupt;
 use crate::kernels::instruction_set;
 use crate::located::{LocatedModel, NamedModel, WebStart};
 use crate::memory::memory_budget;
+use crate::model_devices::ModelDevices;
 use crate::progress::Progress;
 use crate::speed::{best_threads, read_options};
 use crate::stores::open_store_for;
-use crate::{demo, device, hub, in_place, located, mapped, processes, warnings};
+use crate::{demo, hub, in_place, located, mapped, warnings};
 use nestling::engine::allocation::AllocationSummary;
 use nestling::engine::record::Recorder;
 use nestling::engine::{
@@ -24,7 +25,6 @@ use nestling::engine::{
 use nestling::engine::{MemoryPlan, PlannedResidence};
 use nestling::formats::store::Store;
 use nestling::import::ModelConfig;
-use nestling::ranks::{RankOptions, open_on_threads};
 use nestling::{OpenDevice, PageReads, PageStore, PageStoreOptions};
 use nestling_hub::{ModelLease, is_gguf};
 use std::fmt::Write as _;
@@ -98,8 +98,7 @@ pub fn open_at(
 ) -> Result<LoadedModel> {
     let LocatedModel { mut path, is_bundled, level } = located;
     warnings::of_options(model, resources, &path, console);
-    let is_divided = resources.ranks != RanksArg::One;
-    let mut device = device::open_for_ranks(&resources.device, is_divided, console)?;
+    let mut devices = ModelDevices::open(&resources.device, resources.ranks, console)?;
     let page_store = page_store(resources)?;
     let mut options = ModelOptions { recorder, page_store, ..model_options(model, resources) };
     options.level = options.level.or(level);
@@ -116,14 +115,14 @@ pub fn open_at(
     let mut in_use = note_use(&path, None)?;
     let mut started = Instant::now();
     let (opened, store, file) = loop {
-        let (source, file) = source(&path, resources.load_mode, model.partial, &device)?;
+        let (source, file) = source(&path, resources.load_mode, model.partial, devices.first())?;
         if is_gguf(&path) {
-            options.residence = in_place::residence(&device);
+            options.residence = in_place::residence(devices.first());
         }
         let store = store_of(&source).cloned();
-        match load(&device, source, resources, &mut options, console, interrupt) {
+        match load(&devices, source, resources, &mut options, console, interrupt) {
             Ok(opened) => break (opened, store, file),
-            Err(error) => device = device::instead(&resources.device, &device, error, console)?,
+            Err(error) => devices = devices.instead(&resources.device, error, console)?,
         }
         started = Instant::now();
     };
@@ -138,8 +137,8 @@ pub fn open_at(
     warnings::of_level(model, opened.limits().level_max, console);
     let allocated = store.zip(opened.allocation());
     let allocated = allocated.map(|(store, levels)| AllocationSummary::of(store.index(), levels));
-    let on_cpu = match device {
-        OpenDevice::Cpu { reason } => reason,
+    let on_cpu = match devices {
+        ModelDevices::One(OpenDevice::Cpu { reason }) => reason,
         _ => None,
     };
     Ok(LoadedModel {
@@ -171,16 +170,16 @@ fn store_of(source: &ModelSource) -> Option<&Arc<Store>> {
     }
 }
 
-/// Loads a model on a device within the memory budgets of host and device.
+/// Loads a model on its devices within the memory budgets of host and devices.
 fn load(
-    device: &OpenDevice,
+    devices: &ModelDevices,
     source: ModelSource,
     resources: &ResourceArgs,
     options: &mut ModelOptions,
     console: &Console,
     interrupt: &Interrupt,
 ) -> std::result::Result<Model, EngineError> {
-    let engine = Engine::new(engine_options(resources, device)?)?;
+    let engine = Engine::new(engine_options(resources, devices)?)?;
     // A longer context is a warning once the model is open.
     let trained = source.config()?.max_position_embeddings;
     options.context_length = options.context_length.map(|length| length.min(trained));
@@ -194,14 +193,7 @@ fn load(
         let mut progress = |at: nestling::engine::OpenProgress| {
             bar.set_of(at.parts_done, at.parts_total);
         };
-        match resources.ranks {
-            RanksArg::One => device.open_model(&engine, source, options, &mut progress, cancel),
-            RanksArg::Threads(ranks) => {
-                let ranks = RankOptions::new(ranks);
-                open_on_threads(&engine, source, options, ranks, &mut progress, cancel)
-            }
-            RanksArg::Mpi => processes::open(&engine, source, options, &mut progress, cancel),
-        }
+        devices.open_model(&engine, source, options, &mut progress, cancel)
     })
 }
 
@@ -228,10 +220,12 @@ fn source(
 
 fn engine_options(
     resources: &ResourceArgs,
-    device: &OpenDevice,
+    devices: &ModelDevices,
 ) -> std::result::Result<EngineOptions, EngineError> {
     let host = memory_budget(resources.memory);
-    device.keep_in_host(host);
+    if let ModelDevices::One(device) = devices {
+        device.keep_in_host(host);
+    }
     Ok(EngineOptions {
         threads: resources.threads.map(|threads| threads as usize).or_else(best_threads),
         placement: match resources.pin_threads {
@@ -239,7 +233,7 @@ fn engine_options(
             false => ThreadPlacement::Free,
         },
         instruction_set: instruction_set()?,
-        memory_budget: device.memory_budget(host),
+        memory_budget: devices.memory_budget(host),
         ..EngineOptions::default()
     })
 }

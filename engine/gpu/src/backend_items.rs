@@ -15,10 +15,15 @@ macro_rules! backend_items {
         type StatePool = $crate::GpuStates<Self>;
         type ExpertTable = $crate::GpuExpertTable<Self>;
         type ExpertSlots = $crate::GpuSlots<Self>;
-        type Encoder<'a> = nestling_core::backend::CheckedEncoder<$crate::GpuEncoder<'a, Self>>;
+        type Encoder<'a> = $crate::StepEncoder<'a, Self>;
 
         fn limits(&self) -> nestling_core::backend::BackendLimits {
             $crate::LIMITS
+        }
+
+        fn share(&self) -> nestling_core::group::RankShare {
+            // Default: a backend in no group holds everything.
+            self.state.ranks.as_ref().map(|link| link.share()).unwrap_or_default()
         }
 
         fn buffer(
@@ -82,6 +87,10 @@ macro_rules! backend_items {
             &mut self,
             experts: &[std::sync::Arc<nestling_core::backend::FeedForward<Self>>],
         ) -> Result<Option<Self::ExpertTable>, nestling_core::EngineError> {
+            // Ranks exchange the rows of experts that the host has chosen from the routing.
+            if $crate::Device::state(self).ranks.is_some() {
+                return Ok(None);
+            }
             $crate::GpuExpertTable::resident(self, experts)
         }
 
@@ -139,7 +148,10 @@ macro_rules! backend_items {
         }
 
         fn encoder(&mut self) -> Self::Encoder<'_> {
-            nestling_core::backend::CheckedEncoder::new($crate::GpuEncoder::new(self))
+            let ranks = $crate::Device::state(self).ranks.clone();
+            let encoder = $crate::GpuEncoder::new(self);
+            let encoder = nestling_core::backend::CheckedEncoder::new(encoder);
+            nestling_core::backend::RankEncoder::new(encoder, ranks)
         }
 
         fn take_counters(&mut self) -> nestling_core::backend::BackendCounters {

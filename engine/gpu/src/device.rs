@@ -1,7 +1,10 @@
 //! The interface between the shared encoder and a GPU backend.
 
+use std::sync::Arc;
+
 use nestling_core::EngineError;
-use nestling_core::backend::Backend;
+use nestling_core::backend::{Backend, RankLink};
+use nestling_core::group::Group;
 
 use crate::command_recorder::CommandRecorder;
 use crate::encoder_state::EncoderState;
@@ -68,4 +71,12 @@ pub trait Device:
         &mut self,
         products: &GatedProducts<'_, Self>,
     ) -> Result<Option<Input<Self::Binding>>, EngineError>;
+}
+
+/// Makes a device a rank of a group: it holds a share of each model, and all ranks run the same steps. Activations are
+/// exchanged through host memory.
+#[must_use]
+pub fn in_group<D: Device>(mut device: D, group: Arc<dyn Group>) -> D {
+    device.state().ranks = Some(Arc::new(RankLink::new(group)));
+    device
 }

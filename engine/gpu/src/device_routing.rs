@@ -4,14 +4,13 @@
 use std::sync::Arc;
 
 use nestling_core::EngineError;
-use nestling_core::backend::CheckedEncoder;
 use nestling_core::backend::{Backend, DeviceRouting, FeedForward, HeldExpert, LevelWeights};
 use nestling_formats::Level;
 
+use crate::StepEncoder;
 use crate::allocation::Allocation;
 use crate::command_recorder::CommandRecorder;
 use crate::device::Device;
-use crate::encoder::GpuEncoder;
 use crate::expect;
 use crate::expert_form::ExpertForm;
 use crate::expert_table::{GpuExpertTable, TableEntries, TableExperts, linears};
@@ -103,11 +102,11 @@ impl<D: Device> GpuExpertTable<D> {
 
 impl<D: Device> DeviceRouting<D> for GpuExpertTable<D>
 where
-    for<'a> D: Backend<Encoder<'a> = CheckedEncoder<GpuEncoder<'a, D>>>,
+    for<'a> D: Backend<Encoder<'a> = StepEncoder<'a, D>>,
 {
     fn set_expert(
         &mut self,
-        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
+        encoder: &mut StepEncoder<'_, D>,
         expert: u32,
         held: Option<HeldExpert<'_, D>>,
     ) -> Result<(), EngineError> {
@@ -125,36 +124,33 @@ where
         }
         let entry = D::TableEntries::entry(held)?;
         let offset = entry_bytes::<D>() * expert as usize;
-        self.overwrite(encoder.inner().device, bytemuck::bytes_of(&entry), offset)
+        self.overwrite(encoder.inner().inner().device, bytemuck::bytes_of(&entry), offset)
     }
 
     fn set_level_weights(
         &mut self,
-        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
+        encoder: &mut StepEncoder<'_, D>,
         least: Option<&[LevelWeights]>,
     ) -> Result<(), EngineError> {
         self.by_weight = least.is_some();
         let Some(least) = least else { return Ok(()) };
         expect("weights of levels", self.experts, least.len())?;
         let offset = entry_bytes::<D>() * self.experts;
-        self.overwrite(encoder.inner().device, bytemuck::cast_slice(least), offset)
+        self.overwrite(encoder.inner().inner().device, bytemuck::cast_slice(least), offset)
     }
 
     fn routed_experts(
         &self,
-        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
+        encoder: &mut StepEncoder<'_, D>,
         levels: &[Level],
         routing: &GpuRouting<D>,
         x: &GpuBuffer<D>,
         out: &mut GpuBuffer<D>,
     ) -> Result<(), EngineError> {
-        encoder.inner().routed_experts(self, levels, routing, x, out)
+        encoder.inner().inner().routed_experts(self, levels, routing, x, out)
     }
 
-    fn take_readback(
-        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
-        uses: &mut Vec<u32>,
-    ) -> Option<usize> {
-        encoder.inner().take_readback(uses)
+    fn take_readback(encoder: &mut StepEncoder<'_, D>, uses: &mut Vec<u32>) -> Option<usize> {
+        encoder.inner().inner().take_readback(uses)
     }
 }

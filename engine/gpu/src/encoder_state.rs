@@ -1,5 +1,9 @@
 //! State of the shared encoder between steps.
 
+use std::sync::Arc;
+
+use nestling_core::backend::RankLink;
+
 use crate::notes::SelectionNotes;
 use crate::requested_memory::RequestedMemory;
 use crate::scratch::Scratch;
@@ -13,6 +17,8 @@ pub struct EncoderState<S: Storage> {
     pub notes: SelectionNotes<S>,
     /// Memory requested since the last model was prepared.
     pub requested: RequestedMemory,
+    /// Connection to the other ranks of the model, if there are any.
+    pub ranks: Option<Arc<RankLink>>,
 }
 
 impl<S: Storage> Default for EncoderState<S> {
@@ -21,6 +27,7 @@ impl<S: Storage> Default for EncoderState<S> {
             scratch: Scratch::default(),
             notes: SelectionNotes::default(),
             requested: RequestedMemory::default(),
+            ranks: None,
         }
     }
 }

@@ -48,12 +48,13 @@ mod work;
 mod work_meter;
 
 use nestling_core::EngineError;
+use nestling_core::backend::{CheckedEncoder, RankEncoder};
 
 pub use allocation::Allocation;
 pub use base_plane::{BASE_PARTS, base_ranges};
 pub use calibration::measure_rates;
 pub use command_recorder::CommandRecorder;
-pub use device::Device;
+pub use device::{Device, in_group};
 pub use device_budget::{DeviceBudget, Purpose, Reservation, WorkReservation};
 pub use device_scratch::DeviceScratch;
 pub use encoder::{GpuEncoder, HEAD_DIM_MAX, LIMITS};
@@ -95,6 +96,9 @@ pub use work::{
     recurrence_row_work, seen_positions, short_conv_row_work, work_of,
 };
 pub use work_meter::WorkMeter;
+
+/// The encoder of a step: completes the results of a rank, checks operands, and records.
+pub type StepEncoder<'a, D> = RankEncoder<CheckedEncoder<GpuEncoder<'a, D>>>;
 
 /// Checks that a size has the expected value.
 ///

@@ -294,8 +294,10 @@ pub struct Route<B> {
 pub struct Embed<'a, D: Storage + Backend> {
     /// Embedding table.
     pub table: &'a D::Matrix,
-    /// Tokens and levels, checked to be present in the table.
-    pub rows: &'a StepRows,
+    /// Rows of the table.
+    pub tokens: &'a [u32], // [T]
+    /// Levels, checked to be present in the table.
+    pub levels: &'a [Level], // [T]
     /// `[rows, cols]`
     pub out: &'a GpuBuffer<D>,
 }

@@ -5,15 +5,15 @@ use std::error::Error;
 
 use nestling_core::EngineError;
 use nestling_core::backend::{
-    Backend, CheckedEncoder, CopyFence, ExpertBiases, ExpertShape, FeedForward, HostLink,
-    HostPlane, MatrixShape, PlanePart, SlotMemory, SlotPlace,
+    Backend, CopyFence, ExpertBiases, ExpertShape, FeedForward, HostLink, HostPlane, MatrixShape,
+    PlanePart, SlotMemory, SlotPlace,
 };
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Plane;
 
+use crate::StepEncoder;
 use crate::allocation::Allocation;
 use crate::device::Device;
-use crate::encoder::GpuEncoder;
 use crate::error::GpuError;
 use crate::expert_form::ExpertForm;
 use crate::expert_table::{GpuExpertTable, TableEntries, TableExperts};
@@ -221,7 +221,7 @@ impl<D: SlotDevice> GpuSlots<D> {
 
 impl<D: SlotDevice> SlotMemory<D> for GpuSlots<D>
 where
-    for<'a> D: Backend<Encoder<'a> = CheckedEncoder<GpuEncoder<'a, D>>>,
+    for<'a> D: Backend<Encoder<'a> = StepEncoder<'a, D>>,
 {
     fn count(&self) -> usize {
         self.slabs.count()
@@ -235,12 +235,8 @@ where
         self.slots_kept(bytes)
     }
 
-    fn resize(
-        &mut self,
-        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
-        bytes: u64,
-    ) -> Result<(), EngineError> {
-        let device = &mut *encoder.inner().device;
+    fn resize(&mut self, encoder: &mut StepEncoder<'_, D>, bytes: u64) -> Result<(), EngineError> {
+        let device = &mut *encoder.inner().inner().device;
         device.release_slots()?;
         let kept = self.slots_kept(bytes);
         self.slabs.lock().retain(|slab| slab.end() <= kept);
@@ -254,6 +250,10 @@ where
         num_experts: usize,
         biases: Option<&ExpertBiases>,
     ) -> Result<Option<GpuExpertTable<D>>, EngineError> {
+        // Ranks exchange the rows of experts that the host has chosen from the routing.
+        if backend.state().ranks.is_some() {
+            return Ok(None);
+        }
         let form = self.layout.shape(layer).and_then(ExpertForm::of_shape);
         let Some(form) = form.filter(D::TableEntries::takes) else { return Ok(None) };
         let biases = biases.map(ExpertBiases::joined);
@@ -264,55 +264,52 @@ where
 
     fn place_matrix(
         &mut self,
-        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
+        encoder: &mut StepEncoder<'_, D>,
         place: SlotPlace,
         weights: &MatrixWeights,
         activations: ActivationMode,
     ) -> Result<D::Matrix, EngineError> {
         let room = self.room(place)?;
-        GpuMatrix::in_slot(encoder.inner().device.recorder(), &room, weights, activations)
+        GpuMatrix::in_slot(encoder.inner().inner().device.recorder(), &room, weights, activations)
     }
 
     fn add_plane(
         &mut self,
-        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
+        encoder: &mut StepEncoder<'_, D>,
         matrix: &mut D::Matrix,
         plane: Plane,
         bytes: &[u8],
     ) -> Result<(), EngineError> {
-        matrix.add_plane(encoder.inner().device.recorder(), SlotPlane { plane, bytes })
+        matrix.add_plane(encoder.inner().inner().device.recorder(), SlotPlane { plane, bytes })
     }
 
     fn fetch_plane(
         &mut self,
-        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
+        encoder: &mut StepEncoder<'_, D>,
         weights: &FeedForward<D>,
         parts: &[PlanePart],
         bytes: u64,
     ) -> Result<Option<HostPlane>, EngineError> {
-        encoder.inner().device.fetch_plane(weights, parts, bytes)
+        encoder.inner().inner().device.fetch_plane(weights, parts, bytes)
     }
 
-    fn begin_async_copies(
-        &mut self,
-        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
-    ) -> Result<(), EngineError> {
-        encoder.inner().device.begin_async_copies()
+    fn begin_async_copies(&mut self, encoder: &mut StepEncoder<'_, D>) -> Result<(), EngineError> {
+        encoder.inner().inner().device.begin_async_copies()
     }
 
     fn end_async_copies(
         &mut self,
-        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
+        encoder: &mut StepEncoder<'_, D>,
     ) -> Result<CopyFence, EngineError> {
-        encoder.inner().device.end_async_copies()
+        encoder.inner().inner().device.end_async_copies()
     }
 
     fn completed_copies(
         &mut self,
-        encoder: &mut CheckedEncoder<GpuEncoder<'_, D>>,
+        encoder: &mut StepEncoder<'_, D>,
         awaited: CopyFence,
     ) -> Result<CopyFence, EngineError> {
-        encoder.inner().device.completed_copies(awaited)
+        encoder.inner().inner().device.completed_copies(awaited)
     }
 
     fn host_link(&mut self, backend: &mut D) -> Result<Option<HostLink>, EngineError> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
+use nestling_core::backend::Backend;
 use nestling_core::budget::Reservation;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
@@ -51,8 +52,8 @@ impl RankOptions {
     }
 }
 
-/// Opens a model over ranks that are threads of this process, each with a share of the engine's threads and memory
-/// budget. The model's outputs have the bits of one rank.
+/// Opens a model over ranks that are threads of this process and compute on the CPU, each with a share of the engine's
+/// threads and memory budget. The model's outputs have the bits of one rank.
 ///
 /// # Errors
 /// Fails as [`Model::open_source`] does for any rank, with [`EngineError::Limit`] for no rank or more than
@@ -66,28 +67,50 @@ pub fn open_on_threads(
     cancel: &CancelToken,
 ) -> Result<Model, EngineError> {
     ranks.check()?;
+    let threads = (threads_of(engine) / ranks.ranks).max(1);
+    let cpus = |group: &Arc<dyn Group>| cpu(engine, threads, group);
+    open_on_backends(cpus, engine, source, options, ranks, progress, cancel)
+}
+
+/// Opens a model over ranks that are threads of this process, each with a backend of its own, such as one GPU, and a share
+/// of the engine's memory budget. `backend` returns that of the rank whose group it receives, connected to the group.
+/// All backends must be of one kind. The model's outputs have the bits of one rank on such a backend.
+///
+/// # Errors
+/// Fails as [`open_on_threads`] does, or if `backend` does.
+pub fn open_on_backends<B: Backend>(
+    mut backend: impl FnMut(&Arc<dyn Group>) -> Result<B, EngineError>,
+    engine: &Engine,
+    source: ModelSource,
+    options: &ModelOptions,
+    ranks: RankOptions,
+    progress: &mut dyn FnMut(OpenProgress),
+    cancel: &CancelToken,
+) -> Result<Model, EngineError> {
+    ranks.check()?;
     let budget = engine.budget();
     let free = budget.total_bytes().map(|_| budget.available_bytes() / ranks.ranks as u64);
     let memory_limit = free.into_iter().chain(options.memory_limit).min();
     let options = ModelOptions { memory_limit, ..options.clone() };
-    let threads = (threads_of(engine) / ranks.ranks).max(1);
-    let mut group = QueueGroup::of_threads(ranks.ranks, ranks.timeout).into_iter();
-    let first: Arc<dyn Group> = Arc::new(group.next().invariant("a group has a first rank")?);
+    let group = QueueGroup::of_threads(ranks.ranks, ranks.timeout).into_iter();
+    let group: Vec<_> = group.map(|rank| Arc::new(rank) as Arc<dyn Group>).collect();
+    let backends = group.iter().map(&mut backend).collect::<Result<Vec<_>, _>>()?;
+    let mut ranks = group.into_iter().zip(backends);
+    let (first, own) = ranks.next().invariant("a group has a first rank")?;
     let mut followers = Vec::new();
-    for rank in group {
+    for (rank, backend) in ranks {
         let follower = Follower {
+            backend,
             engine: engine.clone(),
             source: source.another()?,
             options: options.clone(),
-            threads,
             cancel: cancel.clone(),
         };
         let builder = thread::Builder::new().name(format!("nestling-rank-{}", rank.share().rank));
-        let thread = builder.spawn(move || follower.run(&(Arc::new(rank) as Arc<dyn Group>)));
+        let thread = builder.spawn(move || follower.run(&rank));
         followers.push(thread.map_err(EngineError::Thread)?);
     }
-    let opened = cpu(engine, threads, &first)
-        .and_then(|cpu| ModelParts::open(cpu, engine, source, &options, progress, cancel));
+    let opened = ModelParts::open(own, engine, source, &options, progress, cancel);
     match agree(&*first, opened).and_then(|(parts, ranks)| take_over(&*first, parts, &ranks)) {
         Ok(parts) => Model::from_parts(engine, lead(parts, first, followers)),
         Err(error) => {
@@ -122,15 +145,15 @@ pub fn open_on_processes(
 }
 
 /// A rank other than 0, before it is opened.
-struct Follower {
+struct Follower<B> {
+    backend: B,
     engine: Engine,
     source: ModelSource,
     options: ModelOptions,
-    threads: usize,
     cancel: CancelToken,
 }
 
-impl Follower {
+impl<B: Backend> Follower<B> {
     fn run(self, group: &Arc<dyn Group>) -> Result<(), EngineError> {
         let (mut runner, _reservations) = self.open(group)?;
         group.all_gather(&[], &mut Vec::new())?;
@@ -142,9 +165,8 @@ impl Follower {
         self,
         group: &Arc<dyn Group>,
     ) -> Result<(Box<dyn ModelRunner>, Vec<Reservation>), EngineError> {
-        let Self { engine, source, options, threads, cancel } = self;
-        let opened = cpu(&engine, threads, group)
-            .and_then(|cpu| ModelParts::open(cpu, &engine, source, &options, &mut |_| {}, &cancel));
+        let Self { backend, engine, source, options, cancel } = self;
+        let opened = ModelParts::open(backend, &engine, source, &options, &mut |_| {}, &cancel);
         // The reservation for streamed experts is rank 0's from here on.
         let (ModelParts { runner, reservations, .. }, _) = agree(&**group, opened)?;
         Ok((runner, reservations))

@@ -1,6 +1,9 @@
 //! Properties of a device that the suites need.
 
+use std::sync::Arc;
+
 use nestling_core::backend::Backend;
+use nestling_core::group::Group;
 
 /// A device under test. Methods that fail without a device are only called by tests of suites that are
 /// ignored in that case ([`Suite::unless`](crate::Suite::unless)).
@@ -52,6 +55,9 @@ pub trait ModelsDevice: Device {
 
     /// Returns a backend on a separate device.
     fn own_device() -> Self::Backend;
+
+    /// Makes a backend a rank of a group.
+    fn in_group(backend: Self::Backend, group: Arc<dyn Group>) -> Self::Backend;
 
     /// Returns a backend that may use `bytes` bytes of the device's memory.
     fn limited_device(bytes: u64) -> Self::Backend;

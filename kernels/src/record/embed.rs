@@ -9,15 +9,15 @@ use crate::recorder::Recorder;
 
 pub(super) fn embed(
     recorder: &mut Recorder,
-    Embed { table, rows, out }: &Embed<'_, CudaBackend>,
+    Embed { table, tokens, levels, out }: &Embed<'_, CudaBackend>,
 ) -> Result<(), EngineError> {
-    let levels: Vec<u32> = rows.dense_levels.iter().map(|level| level.index() as u32).collect();
+    let levels: Vec<u32> = levels.iter().map(|level| level.index() as u32).collect();
     let params = EmbedParams {
         table: table.weights.address(),
-        tokens: recorder.table(&rows.tokens)?,
+        tokens: recorder.table(tokens)?,
         levels: recorder.table(&levels)?,
         out: out.binding(),
-        rows: word("rows", rows.len())?,
+        rows: word("rows", tokens.len())?,
         cols: word("columns", table.form.cols)?,
     };
     Ok(recorder.launch(params.launch(), &params)?)

@@ -1,8 +1,10 @@
 //! The device of the tests: a GPU if there is one, otherwise an emulated one per thread.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 
 use nestling_core::backend::Backend;
+use nestling_core::group::Group;
 use nestling_cuda::emulation::Schedule;
 use nestling_cuda::{CudaBackend, CudaOptions, EmulationOptions};
 use nestling_testkit::{Device, ModelsDevice, SharedDevices, note};
@@ -72,6 +74,10 @@ impl ModelsDevice for Cuda {
             note!("no GPU, emulated, {:?}: {error}", options.schedule);
             emulated_as(options)
         })
+    }
+
+    fn in_group(backend: CudaBackend, group: Arc<dyn Group>) -> CudaBackend {
+        nestling_cuda::in_group(backend, group)
     }
 
     fn limited_device(bytes: u64) -> CudaBackend {

@@ -10,15 +10,15 @@ use crate::recorder::{Binding, Cost, spread};
 /// Records one dispatch for each part of the table, which writes the rows whose tokens it contains.
 pub(super) fn embed(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
-    Embed { table, rows, out }: &Embed<'_, WgpuBackend>,
+    Embed { table, tokens, levels, out }: &Embed<'_, WgpuBackend>,
 ) -> Result<(), EngineError> {
-    let mut tokens = Vec::with_capacity(rows.len());
-    for (&token, &level) in rows.tokens.iter().zip(&rows.dense_levels) {
-        tokens.push([token, table.prefix(level)?]);
+    let mut rows = Vec::with_capacity(tokens.len());
+    for (&token, &level) in tokens.iter().zip(*levels) {
+        rows.push([token, table.prefix(level)?]);
     }
     for part in &table.weights.parts {
         let held = part.first_row..part.first_row + part.rows;
-        if !rows.tokens.iter().any(|token| held.contains(&(*token as usize))) {
+        if !tokens.iter().any(|token| held.contains(&(*token as usize))) {
             continue;
         }
         let params = params::Embed {
@@ -28,8 +28,8 @@ pub(super) fn embed(
             padding: 0,
         };
         recorder.make_room()?;
-        let tokens = recorder.table(&tokens)?;
-        let bindings = [Binding::from(&part.buffer), tokens, out.binding()];
+        let rows = recorder.table(&rows)?;
+        let bindings = [Binding::from(&part.buffer), rows, out.binding()];
         let cost = Cost::elements(spread(out.elements().div_ceil(64)), out.elements() as u64);
         recorder.dispatch(&pipelines.embed, &bindings, &params, cost)?;
     }

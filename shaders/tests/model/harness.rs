@@ -1,6 +1,9 @@
 //! The device of the tests: the first adapter's, once per thread if it is software.
 
+use std::sync::Arc;
+
 use nestling_core::backend::Backend;
+use nestling_core::group::Group;
 use nestling_testkit::{Device, ModelsDevice, SharedDevices};
 use nestling_wgpu::{AdapterChoice, Uploads, WgpuBackend, WgpuError, WgpuOptions};
 
@@ -53,6 +56,10 @@ impl ModelsDevice for Vulkan {
 
     fn own_device() -> WgpuBackend {
         device_with(None)
+    }
+
+    fn in_group(backend: WgpuBackend, group: Arc<dyn Group>) -> WgpuBackend {
+        nestling_wgpu::in_group(backend, group)
     }
 
     fn limited_device(bytes: u64) -> WgpuBackend {

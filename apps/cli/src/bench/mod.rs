@@ -218,8 +218,11 @@ impl Bench<'_> {
         printer: &mut Printer,
         cancel: &CancelToken,
     ) -> Result<()> {
-        let (args, is_divided) = (&self.args.run.device, opening.ranks > 1);
-        let mut device = device::open_for_ranks(args, is_divided, self.device_console)?;
+        let args = &self.args.run.device;
+        let mut device = match opening.ranks {
+            0 | 1 => device::open(args, self.device_console)?,
+            _ => device::open_cpu_for_ranks(args)?,
+        };
         let bandwidth = machine.bandwidth(opening.threads, self.console);
         machine::forget_peak_memory();
         let observer = Observer::new(&self.args.observe, false);

@@ -47,7 +47,7 @@ pub fn plan(args: &PlanArgs, question: &Question, machine: &Machine, ranks: usiz
             .advise(format!("omit {name}, or --ranks")));
     }
     if question.gpu.is_some() {
-        return Err(Failure::usage("several ranks compute on the CPU")
+        return Err(Failure::usage("a plan over ranks is for the CPU")
             .advise("add --device cpu, or omit --ranks"));
     }
     let topologies = match &args.topology {

@@ -52,6 +52,20 @@ fn without_a_gpu_the_cpu_computes_and_only_verbose_says_why() {
 
 #[test]
 #[cfg(target_os = "linux")]
+fn ranks_on_gpus_need_the_index_of_the_first() {
+    for (device, words) in [
+        ("wgpu:Radeon", "ranks use GPUs by their index, and `wgpu:Radeon` has none"),
+        ("wgpu:0", "no graphics adapter"),
+    ] {
+        let mut arguments = with(device);
+        arguments.extend(["--ranks".into(), "2".into()]);
+        let ran = without_drivers(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+        ran.fails(1, words, "give 2 GPUs by the index of the first");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
 fn a_device_that_is_not_there_is_an_error() {
     for (device, words) in
         [("wgpu", "no graphics adapter was found"), ("wgpu:3", "no graphics adapter")]

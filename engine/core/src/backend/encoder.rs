@@ -19,8 +19,9 @@ pub enum Write {
     Add,
 }
 
-/// Callback that receives the inner activations of a feed-forward part, `[T, I]`, in host memory, and replaces
-/// the columns that other ranks computed.
+/// Callback that receives inner values of a feed-forward part in host memory, and replaces the columns that other
+/// ranks computed. They are rows of I values: activations, `[T, I]`, or gates and ups, `[T, 2, I]`; the same on all
+/// ranks.
 pub type CompleteInner<'a> = &'a mut dyn FnMut(&mut [f32]) -> Result<(), EngineError>;
 
 /// Records or runs the operations of one step. T = rows, D = hidden size.

@@ -185,8 +185,11 @@ impl RankLink {
         let Messages { values, parts, gather, computed, arrived } = &mut *memory;
         let incoming = &mut gather.incoming;
         let (own, width) = (self.share(), out.shape().cols);
-        block_on(encoder.read_into(out, values))?;
+        values.clear();
         // A rank without one of the experts has not written any row.
+        if !computed.is_empty() {
+            block_on(encoder.read_into(out, values))?;
+        }
         values.resize(count * width, 0.0);
         parts.resize_with(own.ranks, Vec::new);
         for (share, part) in own.all().zip(&mut *parts) {
@@ -267,6 +270,11 @@ impl<E> RankEncoder<E> {
             whole(link.memory.lock()).computed.clear();
         }
         Self { encoder, link }
+    }
+
+    /// Returns the wrapped encoder.
+    pub fn inner(&mut self) -> &mut E {
+        &mut self.encoder
     }
 
     fn beat(&self) {

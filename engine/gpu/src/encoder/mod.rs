@@ -9,6 +9,7 @@ mod experts;
 mod norms;
 mod products;
 mod quantize;
+mod rank;
 mod route;
 mod routed;
 mod short_conv;
@@ -16,7 +17,7 @@ mod state_runs;
 
 use nestling_core::EngineError;
 use nestling_core::backend::{
-    AttentionHeads, BackendLimits, BindWeights, DeltaNet, Encoder, FeedForward, HasShape,
+    AttentionHeads, BackendLimits, BindWeights, CompleteInner, DeltaNet, Encoder, FeedForward,
     HeadMatrices, Linear, PinnedExpert, Router, Routing, ShortConv, Write,
 };
 use nestling_core::batch::StepRows;
@@ -137,11 +138,6 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
         rows: &StepRows,
         out: &mut GpuBuffer<D>,
     ) -> Result<(), EngineError> {
-        if table.is_divided() {
-            let (whole, held) = (table.outputs.whole, table.matrix.shape().rows);
-            return Err(EngineError::mismatch("rows of the embedding", whole, held));
-        }
-        let table = &table.matrix;
         embed::embed(self.operation()?, table, rows, out)
     }
 
@@ -317,6 +313,19 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
     ) -> Result<(), EngineError> {
         out.mark_changed();
         experts::ffn(self.operation()?, weights, levels, x, write, out)
+    }
+
+    fn ffn_of_rank(
+        &mut self,
+        weights: &FeedForward<D>,
+        levels: &[Level],
+        x: &GpuBuffer<D>,
+        write: Write,
+        complete: CompleteInner<'_>,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), EngineError> {
+        out.mark_changed();
+        rank::ffn(self.operation()?, weights, levels, x, write, complete, out)
     }
 
     fn add_gated(

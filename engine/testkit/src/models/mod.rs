@@ -6,6 +6,7 @@ mod families;
 mod forced;
 mod greedy;
 mod lost;
+mod ranks;
 mod residency;
 mod scaled;
 mod slow;
@@ -14,6 +15,7 @@ pub mod streamed;
 use crate::{ModelsDevice, Test};
 
 pub use families::SLOW as SLOW_FAMILIES;
+pub use ranks::SLOW as SLOW_RANKS;
 
 /// Returns the tests of all files.
 pub fn suite<D: ModelsDevice>() -> Vec<Test> {
@@ -23,6 +25,7 @@ pub fn suite<D: ModelsDevice>() -> Vec<Test> {
         forced::suite::<D>(),
         greedy::suite::<D>(),
         lost::suite::<D>(),
+        ranks::suite::<D>(),
         residency::suite::<D>(),
         scaled::suite::<D>(),
         slow::suite::<D>(),
