@@ -359,7 +359,8 @@ def compare_exact(args, theirs, model):
         apart = np.array([abs(expected[other][place, token] - value) for place, token, value in values])
         row = {"of": name, "from": other, "largest": float(apart.max()), "mean": float(apart.mean())}
         if model:
-            bounds = rounding.SIGMAS * np.array([np.hypot(spreads[name], spreads[other])[place, token] for place, token, _ in values])
+            together = rounding.SIGMAS * np.hypot(spreads[name], spreads[other])
+            bounds = np.array([together[place, token] for place, token, _ in values])
             row.update({"largest_of_bound": float((apart / bounds).max()), "mean_bound": float(bounds.mean())})
         rows.append(row)
 

@@ -60,10 +60,10 @@ mod welcome;
 mod words;
 mod wrap;
 
-use args::{Cli, Command, CompletionsArgs};
+use args::{Cli, Command, CompletionsArgs, ManArgs};
 use clap::CommandFactory;
 use console::Console;
-use failure::{Exit, Result};
+use failure::{Exit, Failure, Result};
 use interrupt::Interrupt;
 use nestling_hub::{bytes, room};
 use std::process::ExitCode;
@@ -112,6 +112,7 @@ fn dispatch(command: Command, console: &Console) -> Result<()> {
         Command::Devices(args) => device::list(&args),
         Command::Bench(args) => bench::bench(&args, console, &interrupt),
         Command::Completions(args) => completions(&args),
+        Command::Man(args) => manual_pages(&args),
     }
 }
 
@@ -131,4 +132,12 @@ fn completions(args: &CompletionsArgs) -> Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut Cli::command(), "nestling", &mut script);
     console::write_out(&String::from_utf8_lossy(&script))
+}
+
+fn manual_pages(args: &ManArgs) -> Result<()> {
+    let written = clap_mangen::generate_to(Cli::command(), &args.folder);
+    written.map_err(|error| {
+        Failure::new(format!("{}: {error}", args.folder.display()))
+            .advise("name a folder that exists and can be written")
+    })
 }

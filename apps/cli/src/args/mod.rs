@@ -35,8 +35,8 @@ pub use planning::PlanArgs;
 pub use quantizer::{QuantizerArgs, Rotation};
 pub use serve::{ListenArgs, ServeArgs, SeveralArgs};
 pub use tools::{
-    CALIBRATION_TOKENS, CalibrationArgs, CompletionsArgs, ConvertArgs, InspectArgs, PerplexityArgs,
-    ReportFormat, VerifyArgs,
+    CALIBRATION_TOKENS, CalibrationArgs, CompletionsArgs, ConvertArgs, InspectArgs, ManArgs,
+    PerplexityArgs, ReportFormat, VerifyArgs,
 };
 
 use clap::builder::FalseyValueParser;
@@ -114,6 +114,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Print a completion script for a shell
     Completions(CompletionsArgs),
+    /// Write the manual pages into a folder
+    Man(ManArgs),
 }
 
 /// Terminal output options, valid before and after the command.

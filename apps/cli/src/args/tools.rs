@@ -231,6 +231,13 @@ pub enum ReportFormat {
 }
 
 #[derive(Args, Debug)]
+pub struct ManArgs {
+    /// Folder to write the pages into, one for each command
+    #[arg(value_name = "FOLDER")]
+    pub folder: PathBuf,
+}
+
+#[derive(Args, Debug)]
 pub struct CompletionsArgs {
     /// Shell to print the script for
     #[arg(value_enum)]

@@ -309,6 +309,14 @@ fn completions_and_help() {
     for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
         assert!(run(&["completions", shell]).ok().contains("nestling"), "{shell}");
     }
+    let folder = super::scratch().join("man");
+    std::fs::create_dir(&folder).unwrap();
+    let pages = folder.to_str().unwrap();
+    run(&["man", pages]).ok();
+    let page = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+    assert!(page("nestling.1").contains("nestling\\-serve(1)"), "{}", page("nestling.1"));
+    assert!(page("nestling-serve.1").contains("\\-\\-host"));
+    run(&["man", &format!("{pages}/none")]).fails(1, "/none: No such file", "a folder that exists");
     let help = run(&["--help"]).ok();
     for words in ["chat", "perplexity", "-hf", "Exit codes"] {
         assert!(help.contains(words), "{words}");
