@@ -87,6 +87,12 @@ impl RankDevices {
         host.into_iter().chain(all).min()
     }
 
+    /// Lets models opened later cache experts in host memory, as [`OpenDevice::keep_in_host`] does; each rank has a share.
+    pub fn keep_in_host(&self, host: Option<u64>) {
+        let share = host.map(|host| host / self.devices.len() as u64);
+        self.devices.iter().for_each(|device| device.keep_in_host(share));
+    }
+
     /// Opens a model over the ranks. Its outputs have the bits of one rank on such a device.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ const SLOW: &[&str] = &[
     "budget::the_least_budget_is_enough_and_one_byte_less_is_refused",
     "forced::",
     "on_host::bits_do_not_depend_on_where_an_expert_is_computed",
+    "on_host::ranks_compute_experts_on_the_host",
     "on_host::levels_by_weight_and_rows_of_several_sequences_are_the_same_on_the_host",
     "on_host::what_moves_to_the_device_is_there_later",
     "residency::",

@@ -47,6 +47,14 @@ impl ModelDevices {
         }
     }
 
+    /// Lets models opened later cache experts in host memory.
+    pub fn keep_in_host(&self, host: Option<u64>) {
+        match self {
+            Self::One(device) | Self::Processes(device) => device.keep_in_host(host),
+            Self::Ranks(devices) => devices.keep_in_host(host),
+        }
+    }
+
     /// Opens a model.
     pub fn open_model(
         &self,

@@ -223,9 +223,7 @@ fn engine_options(
     devices: &ModelDevices,
 ) -> std::result::Result<EngineOptions, EngineError> {
     let host = memory_budget(resources.memory);
-    if let ModelDevices::One(device) = devices {
-        device.keep_in_host(host);
-    }
+    devices.keep_in_host(host);
     Ok(EngineOptions {
         threads: resources.threads.map(|threads| threads as usize).or_else(best_threads),
         placement: match resources.pin_threads {

@@ -1,18 +1,22 @@
 //! Experts that the CPU computes from host memory. Results are bit-identical, wherever each expert is
 //! computed.
 
+use std::sync::Arc;
+
 use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling_core::cancel::CancelToken;
+use nestling_core::group::Group;
 use nestling_core::kv_cache::PageId;
 use nestling_core::runner::{ModelRunner, StepOutput};
 use nestling_core::weights::ActivationMode::{self, Float, Int8};
-use nestling_cuda::CudaBackend;
+use nestling_cuda::{CudaBackend, in_group};
 use nestling_experts::dual::{DualPolicy, Threshold};
 use nestling_experts::expert::{HostExperts, HostLink, HostSpeeds, StreamStats};
 use nestling_formats::Level;
 use nestling_runtime::model::Runner;
 
 use nestling_testkit::models::common::{Parts, converted, parts, step, streaming, try_step_at};
+use nestling_testkit::models::ranks::over_ranks;
 use nestling_testkit::models::streamed::{PROMPT, expert_bytes, fail_reads};
 use nestling_testkit::{Device, ModelsDevice, Test, note, tests};
 
@@ -294,6 +298,25 @@ fn floats_are_never_computed_on_the_host() {
     }
 }
 
+/// Each rank's host computes experts of its own.
+fn ranks_compute_experts_on_the_host() {
+    let (device, parts) = (Cuda::own_device(), parts(Some(Level::L3)));
+    let tokens = &parts.text[..PROMPT + 4];
+    let (all, least) = expert_bytes(&parts);
+    let expected = run(&mut parts.runner(device, Int8, None), tokens).bits;
+    let backend = |rank: &Arc<dyn Group>| {
+        in_group(Cuda::own_device().with_host_bytes(all).unwrap(), Arc::clone(rank))
+    };
+    let options = Some(streaming(least, HostExperts::Always));
+    over_ranks(&parts, 2, backend, Int8, options, |runner| {
+        for pass in ["cold", "warm"] {
+            let found = run(runner, tokens);
+            assert!(found.bits == expected, "{pass}");
+            assert!(found.stats.host_uses > 0, "{pass}: {:?}", found.stats);
+        }
+    });
+}
+
 pub fn suite() -> Vec<Test> {
     tests![
         bits_do_not_depend_on_where_an_expert_is_computed,
@@ -304,5 +327,6 @@ pub fn suite() -> Vec<Test> {
         levels_by_weight_and_rows_of_several_sequences_are_the_same_on_the_host,
         families_have_the_same_bits_on_the_host,
         floats_are_never_computed_on_the_host,
+        ranks_compute_experts_on_the_host,
     ]
 }

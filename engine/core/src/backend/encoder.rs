@@ -48,7 +48,8 @@ pub trait Encoder<B: Backend>: Send {
     /// Returns an error if the values do not fill whole rows or the device failed.
     fn write(&mut self, values: &[f32], out: &mut B::Buffer) -> Result<(), EngineError>;
 
-    /// Copies `out[rows[i]] = values[i]` from the host; other rows are unchanged.
+    /// Copies `out[rows[i]] = values[i]` from the host; other rows are unchanged. On a rank of several, these are rows of
+    /// its experts that the host computed.
     ///
     /// # Errors
     /// Returns an error if sizes differ, `out` does not have a row, or the device failed.

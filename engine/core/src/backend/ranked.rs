@@ -416,19 +416,24 @@ impl<B: Backend, E: Encoder<B>> Encoder<B> for RankEncoder<E> {
         }
     }
 
-    // The results of all other operations are the same on all ranks.
-
-    fn write(&mut self, values: &[f32], out: &mut B::Buffer) -> Result<(), EngineError> {
-        self.encoder.write(values, out)
-    }
-
+    /// Expert rows that the host computed: no other operation of a step writes single rows.
     fn write_rows(
         &mut self,
         values: &[f32],
         rows: &[u32],
         out: &mut B::Buffer,
     ) -> Result<(), EngineError> {
-        self.encoder.write_rows(values, rows, out)
+        self.encoder.write_rows(values, rows, out)?;
+        if let Some(link) = &self.link {
+            whole(link.memory.lock()).computed.extend_from_slice(rows);
+        }
+        Ok(())
+    }
+
+    // The results of all other operations are the same on all ranks.
+
+    fn write(&mut self, values: &[f32], out: &mut B::Buffer) -> Result<(), EngineError> {
+        self.encoder.write(values, out)
     }
 
     fn rms_norm(

@@ -6,7 +6,7 @@ mod families;
 mod forced;
 mod greedy;
 mod lost;
-mod ranks;
+pub mod ranks;
 mod residency;
 mod scaled;
 mod slow;

@@ -4,14 +4,15 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use nestling_core::backend::Backend;
 use nestling_core::group::Group;
 use nestling_core::runner::ModelRunner;
 use nestling_core::weights::ActivationMode::{self, Float, Int8};
-use nestling_experts::expert::CheckpointSource;
+use nestling_experts::expert::{CheckpointSource, HostExperts, StreamOptions};
 use nestling_formats::Level;
 use nestling_ranks::{LeadRunner, QueueGroup, follow};
 
-use super::common::{Parts, all_logits, converted, family, parts, step};
+use super::common::{Parts, all_logits, converted, family, parts, step, streaming};
 use super::streamed::{PROMPT, expert_bytes, run};
 use crate::{ModelsDevice, Test, tests};
 
@@ -30,20 +31,34 @@ fn over_devices<D: ModelsDevice, T>(
     expert_budget: Option<u64>,
     work: impl FnOnce(&mut dyn ModelRunner) -> T,
 ) -> T {
+    let backend = |rank: &Arc<dyn Group>| D::in_group(D::own_device(), Arc::clone(rank));
+    let streaming = expert_budget.map(|budget| streaming(budget, HostExperts::Never));
+    over_ranks(model, ranks, backend, activations, streaming, work)
+}
+
+/// Runs `work` with a model over ranks.
+pub fn over_ranks<B: Backend, T>(
+    model: &Parts,
+    ranks: usize,
+    backend: impl Fn(&Arc<dyn Group>) -> B,
+    activations: ActivationMode,
+    streaming: Option<StreamOptions>,
+    work: impl FnOnce(&mut dyn ModelRunner) -> T,
+) -> T {
     let group = QueueGroup::of_threads(ranks, TIMEOUT).into_iter();
     let mut group: Vec<_> = group.map(|rank| Arc::new(rank) as Arc<dyn Group>).collect();
-    let backend = |rank: &Arc<dyn Group>| D::in_group(D::own_device(), Arc::clone(rank));
     let follower = |rank: &Arc<dyn Group>| {
         let (backend, rank) = (backend(rank), Arc::clone(rank));
         let parts = Parts { source: Arc::clone(&model.source), text: Vec::new() };
+        let streaming = streaming.clone();
         thread::spawn(move || {
-            let mut own = parts.runner(backend, activations, expert_budget);
+            let mut own = parts.try_streamed(backend, activations, streaming).unwrap();
             follow(&mut own, &*rank)
         })
     };
     let followers: Vec<_> = group[1..].iter().map(follower).collect();
-    let own = Box::new(model.runner(backend(&group[0]), activations, expert_budget));
-    let mut lead = LeadRunner::new(own, Arc::clone(&group[0]));
+    let own = model.try_streamed(backend(&group[0]), activations, streaming.clone()).unwrap();
+    let mut lead = LeadRunner::new(Box::new(own), Arc::clone(&group[0]));
     let result = work(&mut lead);
     group.clear();
     drop(lead);
