@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Makes what is given away of a release: archives and Debian packages of the program, and their checksums.
+# Makes what is given away of a release: archives and Debian packages of the program, the library for C and C++ and the
+# Python wheels for this machine's target, and their checksums.
 #
 #     scripts/release.sh [--dry] [TARGET…]
 #
 # TARGET   Rust target of Linux (that of this machine); others than this machine's are linked by Zig, which pip installs.
 #          Those of glibc run with glibc 2.28 and later if Zig links them; this machine's target gets this machine's glibc,
 #          unless ZIG=1.
-# --dry    packs a development build, to try everything else
+# --dry    packs a development build, to try everything else; no wheels, which `.ci/python` builds and tries
 # RELEASE  folder of the results (target/release-files)
 # ZIG      1 to link this machine's target by Zig too
 #
@@ -113,6 +114,34 @@ debian() {
     dpkg-deb --root-owner-group -Zxz --build "$root" "$out/nestling_${version}_$of.deb" >/dev/null
 }
 
+# The library for C and C++, without GPUs: a folder that can be anywhere.
+library() {
+    local name=libnestling-$version-$host
+    local root=$work/$name
+    case $profile in
+        dev)
+            need patchelf patchelf
+            cargo "${test_build[@]}" --lib --bins --test tidy
+            NESTLING_BUILT=1 apps/c/install.sh "$root" --profile dev
+            patchelf --set-soname "$(cd "$root/lib" && ls libnestling.so.?.?)" "$(realpath "$root/lib/libnestling.so")" ;;
+        *) apps/c/install.sh "$root" --profile "$profile" ;;
+    esac
+    sed -i 's,^prefix=.*,prefix=${pcfiledir}/../..,' "$root/lib/pkgconfig/nestling.pc"
+    strip --strip-debug "$root/lib/libnestling.a" "$(realpath "$root/lib/libnestling.so")"
+    cp -r apps/c/examples apps/c/README.md "$root"
+    pack "$root" "$out/$name.tar.gz"
+}
+
+# Wheels for every Python from 3.11 on and glibc 2.28, and the storyteller's.
+wheels() {
+    python_environment "$tools/wheels"
+    "$tools/wheels/bin/pip" install --quiet --only-binary :all: maturin==1.16.0 hatchling==1.33.0 ziglang
+    apps/python/licences.sh
+    (cd apps/python && "$tools/wheels/bin/maturin" build --quiet --profile "$profile" --locked --strip --zig \
+        --compatibility manylinux_2_28 --out "$out")
+    (cd apps/python/storyteller && PATH="$tools/wheels/bin:$PATH" "$tools/wheels/bin/hatchling" build -t wheel -d "$out")
+}
+
 [ $# -gt 0 ] || set -- "$host"
 common
 for of in "$@"; do
@@ -121,6 +150,8 @@ for of in "$@"; do
     # Static programs need no package: their archive runs anywhere.
     [[ $of != *-gnu ]] || debian "$of"
 done
-(cd "$out" && sha256sum nestling[-_]"$version"* >SHA256SUMS)
+library
+[ "$profile" = dev ] || wheels
+(cd "$out" && sha256sum -- *nestling*"$version"* >SHA256SUMS)
 printf 'Version %s, commit %s, profile %s.\n' "$version" "$commit" "$profile"
-(cd "$out" && stat -c '%s %n' nestling[-_]"$version"* | awk '{ printf "%6.1f MB  %s\n", $1 / 1e6, $2 }')
+(cd "$out" && stat -c '%s %n' -- *nestling*"$version"* | awk '{ printf "%6.1f MB  %s\n", $1 / 1e6, $2 }')
