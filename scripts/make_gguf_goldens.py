@@ -127,6 +127,7 @@ MODELS = {
 PUBLISHED = [
     "gemma4-bf16", "bailing-moe-v2-bf16", "ernie4-5-moe-bf16", "glm4-moe", "kimi-k2", "minimax-m2", "dots1", "solar-open",
     "granite-moe-shared", "qwen3-vl-moe", "llama", "llama-bias", "qwen2", "qwen3", "granite", "gemma3",
+    "lfm2",
     "lfm2-moe",
 ]
 

@@ -552,3 +552,44 @@ fn other_names_of_keys_are_read() {
         }
     }
 }
+
+/// Widths by transformers' arithmetic: two thirds, a factor, and a multiple.
+#[test]
+fn widths_of_lfm2_are_adjusted() {
+    let width = |changes: Value| match with("lfm2", &changes).unwrap().layers[0].feed_forward {
+        FeedForward::Dense { intermediate_size } => intermediate_size,
+        FeedForward::Moe { .. } => 0,
+    };
+    // 42, 46, 48; 42, 42, 48; the width itself.
+    assert_eq!(width(json!({})), 48);
+    assert_eq!(width(json!({ "block_ffn_dim_multiplier": 1 })), 48);
+    assert_eq!(width(json!({ "block_auto_adjust_ff_dim": false })), 64);
+    assert_eq!(width(json!({ "block_ff_dim": 12288, "block_multiple_of": 256 })), 9216);
+    for (key, value) in [
+        ("block_ffn_dim_multiplier", json!(-1)),
+        ("block_ffn_dim_multiplier", json!(1e300)),
+        ("block_multiple_of", json!(0)),
+        ("block_ff_dim", json!(1)),
+        ("block_dim", json!(48)),
+        ("theta", json!(10000)),
+        ("use_pos_enc", json!(false)),
+        ("full_attn_idxs", json!([3])),
+        ("full_attn_idxs", json!([-1])),
+        ("layer_types", json!(["conv", "conv", "linear_attention"])),
+    ] {
+        let error = refusal("lfm2", &json!({ key: value }));
+        let named = if key == "block_ff_dim" || key == "block_ffn_dim_multiplier" {
+            "intermediate_size"
+        } else {
+            key
+        };
+        assert!(error.contains(named), "{key}: {error}");
+    }
+    let mixers = |changes| with("lfm2", &changes).unwrap().layers.into_iter();
+    let is_attention =
+        |layer: nestling_import::LayerConfig| matches!(layer.mixer, TokenMixer::Attention(_));
+    let [indices, types] =
+        [json!({}), json!({ "layer_types": ["conv", "conv", "full_attention"] })]
+            .map(|changes| mixers(changes).map(is_attention).collect::<Vec<_>>());
+    assert_eq!((indices, types), (vec![false, true, false], vec![false, false, true]));
+}

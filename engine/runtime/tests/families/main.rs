@@ -77,6 +77,7 @@ family!(granite_moe, "granite-moe");
 family!(granite_moe_bias, "granite-moe-bias");
 family!(granite_moe_shared, "granite-moe-shared");
 family!(kimi_k2, "kimi-k2");
+family!(lfm2, "lfm2");
 family!(lfm2_moe, "lfm2-moe");
 family!(lfm2_moe_bias, "lfm2-moe-bias");
 family!(llama, "llama");
@@ -113,6 +114,7 @@ calibration! {
     #[ignore = "slow"] granite_moe_bias: "granite-moe-bias",
     #[ignore = "slow"] granite_moe_shared: "granite-moe-shared",
     #[ignore = "slow"] kimi_k2: "kimi-k2",
+    #[ignore = "slow"] lfm2: "lfm2",
     lfm2_moe: "lfm2-moe",
     #[ignore = "slow"] lfm2_moe_bias: "lfm2-moe-bias",
     llama: "llama",

@@ -47,6 +47,7 @@ families! {
     granite_moe_bias: "granite-moe-bias",
     granite_moe_shared: "granite-moe-shared",
     kimi_k2: "kimi-k2",
+    lfm2: "lfm2",
     lfm2_moe: "lfm2-moe",
     lfm2_moe_bias: "lfm2-moe-bias",
     llama: "llama",

@@ -43,6 +43,8 @@ pub enum Architecture {
     Ernie45Moe,
     /// `SolarOpenForCausalLM`.
     SolarOpen,
+    /// `Lfm2ForCausalLM`, dense.
+    Lfm2,
     /// `Lfm2MoeForCausalLM`.
     Lfm2Moe,
     /// `MiniMaxM2ForCausalLM`.
@@ -78,6 +80,7 @@ impl Architecture {
                 | Self::Qwen3
                 | Self::Gemma3Text
                 | Self::Granite
+                | Self::Lfm2
         )
     }
 }

@@ -65,7 +65,7 @@ fn router(fields: &Fields) -> Result<RouterConfig, ImportError> {
     Ok(RouterConfig { selection_bias, ..routed::sigmoids(fields, None)? })
 }
 
-fn short_conv(fields: &Fields) -> Result<ShortConvConfig, ImportError> {
+pub(super) fn short_conv(fields: &Fields) -> Result<ShortConvConfig, ImportError> {
     const KEY: &str = "conv_L_cache";
     let taps = fields.required_size(KEY, MAX_CONV_KERNEL)?;
     if taps < 2 {
@@ -76,7 +76,7 @@ fn short_conv(fields: &Fields) -> Result<ShortConvConfig, ImportError> {
 }
 
 /// Returns for each layer whether it is attention.
-fn attention_layers(fields: &Fields) -> Result<Vec<bool>, ImportError> {
+pub(super) fn attention_layers(fields: &Fields) -> Result<Vec<bool>, ImportError> {
     const KEY: &str = "layer_types";
     let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
     let types = fields.get(KEY).and_then(Value::as_array).filter(|types| types.len() == count);

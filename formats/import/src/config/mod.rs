@@ -21,6 +21,7 @@ mod gpt_oss;
 mod granite_moe;
 mod keys;
 mod latent;
+mod lfm2;
 mod lfm2_moe;
 mod llama;
 mod minimax_m2;
@@ -91,6 +92,7 @@ const FAMILIES: &[Family] = &[
     granite_moe::FAMILY,
     granite_moe::SHARED_FAMILY,
     granite_moe::DENSE_FAMILY,
+    lfm2::FAMILY,
     lfm2_moe::FAMILY,
     llama::FAMILY,
     llama::MISTRAL_FAMILY,

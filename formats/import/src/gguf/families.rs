@@ -122,6 +122,14 @@ const LATENT: &[Key] = &[
     Key::Optional("expert_group_used_count", "topk_group"),
 ];
 
+/// Key of families with short convolutions: layers without key heads have one.
+const CONVOLVED: Key = Key::HeadsByLayer(
+    "attention.head_count_kv",
+    "num_key_value_heads",
+    "layer_types",
+    ["conv", "full_attention"],
+);
+
 /// Keys of families with latent attention that are handled separately.
 const LATENT_KNOWN: &[&str] =
     &["attention.key_length_mla", "attention.value_length_mla", "rope.scaling.yarn_log_multiplier"];
@@ -455,6 +463,22 @@ pub const FAMILIES: &[Family] = &[
         ..PLAIN
     },
     Family {
+        gguf: "lfm2",
+        model_type: "lfm2",
+        class: "Lfm2ForCausalLM",
+        keys: &[
+            Key::Same("feed_forward_length", "intermediate_size"),
+            Key::Same("shortconv.l_cache", "conv_L_cache"),
+            CONVOLVED,
+        ],
+        fixed: &[
+            SILU,
+            ("block_auto_adjust_ff_dim", Fixed::Bool(false)),
+            ("conv_bias", Fixed::Bool(false)),
+        ],
+        ..DENSE
+    },
+    Family {
         gguf: "lfm2moe",
         model_type: "lfm2_moe",
         class: "Lfm2MoeForCausalLM",
@@ -464,12 +488,7 @@ pub const FAMILIES: &[Family] = &[
             Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
             Key::Same("leading_dense_block_count", "num_dense_layers"),
             Key::Same("shortconv.l_cache", "conv_L_cache"),
-            Key::HeadsByLayer(
-                "attention.head_count_kv",
-                "num_key_value_heads",
-                "layer_types",
-                ["conv", "full_attention"],
-            ),
+            CONVOLVED,
         ],
         fixed: &[
             SILU,

@@ -195,7 +195,7 @@ fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
     let Some(layer) = id.layer else {
         let name = match config.architecture {
             // llama.cpp gave this norm the wrong name, and published files keep it.
-            Architecture::Lfm2Moe => "token_embd_norm.weight",
+            Architecture::Lfm2 | Architecture::Lfm2Moe => "token_embd_norm.weight",
             _ => "output_norm.weight",
         };
         return (id.kind == FloatKind::FinalNorm).then(|| FloatSource::kept(name));

@@ -204,7 +204,7 @@ pub fn published(architecture: Architecture) -> Naming {
         Architecture::Qwen3VlMoe => qwen::WITH_IMAGES,
         Architecture::Qwen3OmniMoe => qwen::WITH_SOUND,
         Architecture::MiniMaxM2 => mixtral::WITH_DRAFTS,
-        Architecture::Lfm2Moe => lfm2::NAMING,
+        Architecture::Lfm2 | Architecture::Lfm2Moe => lfm2::NAMING,
         Architecture::DeepseekV2
         | Architecture::DeepseekV3
         | Architecture::KimiK2

@@ -106,6 +106,12 @@ fn llama_bias() {
     is_the_same_model("llama-bias", |_| {});
 }
 
+/// The width is the adjusted one.
+#[test]
+fn lfm2() {
+    is_the_same_model("lfm2", |_| {});
+}
+
 /// The number of key heads is a list, which also gives the kinds of the layers.
 #[test]
 fn lfm2_moe() {
