@@ -622,11 +622,54 @@ GEMMA3 = Family("gemma3_text", {key: value for key, value in DENSE.items() if ke
     "rope_theta": 1000000.0, "sliding_window": 24, "sliding_window_pattern": 2, "tie_word_embeddings": True,
 }, gemma3)
 
+
+
+def lfm2_layers(rng):
+    layers = rng.choice([2, 3, 4])
+    changes = heads(rng, own_width=False) | positions(rng) | {
+        "conv_L_cache": rng.choice([2, 3, 5]), "conv_bias": rng.random() < 0.4, "num_hidden_layers": layers,
+        "layer_types": [rng.choice(["conv", "full_attention"]) for _ in range(layers)],
+        "norm_eps": rng.choice([1e-6, 1e-5, 1e-3]), "dtype": rng.choice(["float32", "bfloat16"]),
+    }
+    return changes | rng.choice([{"tie_embedding": rng.random() < 0.5, "tie_word_embeddings": ABSENT}, {}])
+
+
+def lfm2(rng):
+    changes = lfm2_layers(rng) | {
+        "block_auto_adjust_ff_dim": rng.choice([True, True, False, ABSENT]), "block_ffn_dim_multiplier": rng.choice([1.0, 1, 1.3, 0.4]),
+        "block_multiple_of": rng.choice([1, 8, 20]), rng.choice(["intermediate_size", "block_ff_dim"]): rng.choice([30, 48, 64]),
+    }
+    if rng.random() < 0.4:
+        changes["layer_types"] = ABSENT
+        changes["full_attn_idxs"] = rng.choice([[], [0], [1, 0], ABSENT])
+    return {"intermediate_size": ABSENT} | changes
+
+
+def lfm2_moe(rng):
+    return lfm2_layers(rng) | experts(rng, "num_experts") | {
+        "moe_intermediate_size": rng.choice([10, 16]), "norm_topk_prob": rng.random() < 0.7, "num_dense_layers": rng.choice([0, 1, 2]),
+        "routed_scaling_factor": rng.choice([1.0, 0.7, 2.5]), "use_expert_bias": rng.random() < 0.6,
+    }
+
+
+OF_LFM2 = {key: value for key, value in DENSE.items() if key not in ("hidden_act", "tie_word_embeddings", "rms_norm_eps")} | {
+    "conv_L_cache": 3, "conv_bias": False, "eos_token_id": 7, "layer_types": ["conv", "full_attention"], "norm_eps": 1e-5,
+    "pad_token_id": 0, "rope_theta": 1000000.0, "tie_embedding": True,
+}
+LFM2 = Family("lfm2", OF_LFM2 | {
+    "architectures": ["Lfm2ForCausalLM"], "block_auto_adjust_ff_dim": True, "block_ffn_dim_multiplier": 1.0,
+    "block_multiple_of": 8, "model_type": "lfm2",
+}, lfm2)
+LFM2_MOE = Family("lfm2_moe", OF_LFM2 | {
+    "architectures": ["Lfm2MoeForCausalLM"], "model_type": "lfm2_moe", "moe_intermediate_size": 16, "norm_topk_prob": True,
+    "num_dense_layers": 1, "num_experts": 5, "num_experts_per_tok": 2, "routed_scaling_factor": 1.0, "use_expert_bias": True,
+}, lfm2_moe)
+
 FAMILIES = {
     family.name: family
     for family in [
         QWEN3_MOE, QWEN2_MOE, QWEN3_NEXT, QWEN3_5_MOE, QWEN3_5_MOE_TEXT, OLMOE, MIXTRAL, GRANITE, DEEPSEEK_V2,
         DEEPSEEK_V3, GLM, GEMMA4, GEMMA4_TEXT, GPT_OSS, GLM4_MOE, DOTS1, MINIMAX_M2, GRANITE_SHARED, ERNIE,
-        LLAMA, MISTRAL, QWEN2, QWEN3, GRANITE_DENSE, GEMMA3,
+        LLAMA, MISTRAL, QWEN2, QWEN3, GRANITE_DENSE, GEMMA3, LFM2, LFM2_MOE,
     ]
 }
