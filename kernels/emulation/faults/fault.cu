@@ -110,7 +110,8 @@ DEVICE void order_fault(const FaultParams& params, float* values) {
         values[thread] = 1.0f;
         if (thread < TEAM) {
             wait_at_barrier<1, TEAM / 2>();
-            params.out[blockIdx.x * THREADS + thread] = values[TEAM - 1 - thread];
+            // Of the next warp: no two warps that meet at the barrier read only each other's.
+            params.out[blockIdx.x * THREADS + thread] = values[(thread + WARP) % TEAM];
         }
     }
 }
