@@ -128,6 +128,14 @@ struct OsFile {
     direct: Option<DirectWrites>,
 }
 
+impl Drop for OsFile {
+    fn drop(&mut self) {
+        // A process that is being started has a copy of the descriptor until it runs its program, and closing this one
+        // would leave the lock to the copy. Without a lock, this does nothing.
+        let _ = self.file.with(File::unlock);
+    }
+}
+
 impl DiskFile for OsFile {
     fn len(&self) -> io::Result<u64> {
         Ok(self.file.metadata()?.len())
@@ -163,5 +171,29 @@ impl DiskFile for OsFile {
             }
             Err(TryLockError::Error(error)) => Err(error),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_closed_file_is_not_locked_by_copies_of_its_descriptor() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let file = File::create_new(&path).unwrap();
+        let copy = file.try_clone().unwrap();
+        let first = OsFile {
+            #[cfg(target_os = "linux")]
+            direct: None,
+            file: PositionedFile::new(file),
+        };
+        assert!(first.lock().unwrap());
+        let second = OsDisk.open(&path).unwrap();
+        assert!(!second.lock().unwrap());
+        drop(first);
+        assert!(second.lock().unwrap());
+        drop(copy);
     }
 }
