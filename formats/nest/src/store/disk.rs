@@ -93,6 +93,7 @@ impl Disk for OsDisk {
             #[cfg(target_os = "linux")]
             direct: DirectWrites::open(&file),
             file: PositionedFile::new(file),
+            process: std::process::id(),
         }))
     }
 
@@ -123,6 +124,8 @@ impl Disk for OsDisk {
 
 struct OsFile {
     file: PositionedFile,
+    /// Process that opened the file.
+    process: u32,
     /// Second handle for long writes, if the file system supports direct writes.
     #[cfg(target_os = "linux")]
     direct: Option<DirectWrites>,
@@ -131,8 +134,11 @@ struct OsFile {
 impl Drop for OsFile {
     fn drop(&mut self) {
         // A process that is being started has a copy of the descriptor until it runs its program, and closing this one
-        // would leave the lock to the copy. Without a lock, this does nothing.
-        let _ = self.file.with(File::unlock);
+        // would leave the lock to the copy. A forked process must not unlock its parent's file. Without a lock, this
+        // does nothing.
+        if self.process == std::process::id() {
+            let _ = self.file.with(File::unlock);
+        }
     }
 }
 
@@ -188,6 +194,7 @@ mod tests {
             #[cfg(target_os = "linux")]
             direct: None,
             file: PositionedFile::new(file),
+            process: std::process::id(),
         };
         assert!(first.lock().unwrap());
         let second = OsDisk.open(&path).unwrap();
