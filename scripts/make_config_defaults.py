@@ -33,7 +33,7 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "families")]
 # Families in scripts/families whose configurations are tried.
 FAMILIES = [
     "deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "dots1", "ernie4_5_moe", "gemma4", "glm4_moe", "glm4_moe_lite", "gpt_oss",
-    "gemma3", "granite", "granite_moe", "granite_moe_shared", "lfm2", "lfm2_moe", "llama", "llama_bias", "minimax_m2", "mistral", "mixtral", "olmoe", "qwen2",
+    "gemma3", "granite", "granite_moe", "granite_moe_hybrid", "granite_moe_hybrid_dense", "granite_moe_shared", "lfm2", "lfm2_moe", "llama", "llama_bias", "minimax_m2", "mistral", "mixtral", "olmoe", "qwen2",
     "qwen2_moe", "qwen3", "qwen3_5_moe", "qwen3_moe", "qwen3_next", "qwen3_omni_moe", "qwen3_vl_moe", "solar_open",
 ]
 # Keys that change nothing at inference.
@@ -105,6 +105,8 @@ def defaults(model_type: str, ignored: set[str] = IGNORED) -> dict:
     common = {field.name for field in dataclasses.fields(PreTrainedConfig)}
     fields = [field for field in dataclasses.fields(kind) if field.name not in common | ignored]
     found = {field.name: field.default for field in fields}
+    # JSON has no infinity; readers take it where the key is absent.
+    found.pop("time_step_limit", None)
     whole = kind()
     if "text_config" in found:
         # What is around the text part says this alone.
@@ -120,7 +122,7 @@ def defaults(model_type: str, ignored: set[str] = IGNORED) -> dict:
             del rope["original_max_position_embeddings"]
     found["rope_parameters"] = None if rope == {"rope_type": "default"} else rope
     kinds = list(getattr(whole, "layer_types", None) or [])
-    if "linear_attention" in kinds:
+    if "linear_attention" in kinds and "full_attention" in kinds:
         found["full_attention_interval"] = kinds.index("full_attention") + 1
     if nested:
         full = kinds.index("full_attention")

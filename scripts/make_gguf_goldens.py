@@ -129,6 +129,7 @@ PUBLISHED = [
     "granite-moe-shared", "qwen3-vl-moe", "llama", "llama-bias", "qwen2", "qwen3", "granite", "gemma3",
     "lfm2",
     "lfm2-moe",
+    "granite-moe-hybrid",
 ]
 
 QWEN3_MOE = {

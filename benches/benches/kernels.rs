@@ -9,7 +9,7 @@ use criterion::{
 use half::{bf16, f16};
 use nestling_benches::{FileType, RandomMatrix, RandomScaled};
 use nestling_cpu::attention::{AttentionRows, KvBlock, SharedRows};
-use nestling_cpu::delta_net::DeltaHead;
+use nestling_cpu::delta_net::{StateHead, StateRule};
 use nestling_cpu::kernels::{FloatInputs, FloatWeights, Kernels};
 use nestling_cpu::math::{OUTER_TILE, RouterScores};
 use nestling_cpu::nested::{CodecTables, NestedWeights};
@@ -264,7 +264,8 @@ fn delta_net(criterion: &mut Criterion) {
         out.fill(0.0);
         kernels.convolve(black_box(&taps[..3]), weights, Some(gate), &mut out);
     });
-    let head = DeltaHead {
+    let head = StateHead {
+        rule: StateRule::Delta,
         rows: &rows,
         stride: CHANNELS,
         columns: [0, HEAD, 2 * HEAD],
@@ -278,7 +279,7 @@ fn delta_net(criterion: &mut Criterion) {
         let name = format!("delta rule, {count} rows");
         let mut out = vec![0.0; count * HEAD];
         each(&mut criterion.benchmark_group(name), 4 * count * HEAD * HEAD, |kernels| {
-            kernels.delta_rule(black_box(head), None, &mut state, &mut out);
+            kernels.pass_rows(black_box(head), None, &mut state, &mut out);
         });
     }
 }

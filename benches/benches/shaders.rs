@@ -12,7 +12,7 @@ use criterion::{BenchmarkGroup, Criterion, Throughput, criterion_group, criterio
 use nestling_benches::{FileType, RandomMatrix, RandomScaled};
 use nestling_core::backend::{
     AttentionHeads, Backend, DeltaNet, DeviceRouting, Encoder, EncoderExt, ExpertUse, FeedForward,
-    HeadMatrices, HeadNorm, Linear, PinnedExpert, Router, ShortConv, Write,
+    HeadMatrices, HeadNorm, Linear, Mamba2, PinnedExpert, Router, ShortConv, Write,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::driver::block_on;
@@ -21,7 +21,9 @@ use nestling_core::recurrent::{StateId, StateShape, StateTrack};
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_core::{EngineError, weights::ByteRegion};
 use nestling_formats::{DType, Level};
-use nestling_import::{Activation, DeltaNetConfig, RopePairs, RouterConfig, ShortConvConfig};
+use nestling_import::{
+    Activation, DeltaNetConfig, Mamba2Config, RopePairs, RouterConfig, ShortConvConfig,
+};
 use nestling_wgpu::{
     AdapterChoice, AdapterKind, Instructions, WgpuBackend, WgpuEncoder, WgpuOptions, devices,
 };
@@ -466,6 +468,44 @@ fn short_conv(criterion: &mut Criterion) -> Result<(), EngineError> {
     Ok(())
 }
 
+/// Benchmarks `mamba2_conv`, `mamba2_scan` and `mamba2_norm` in the shape of Granite 4 H-Tiny.
+fn mamba2(criterion: &mut Criterion) -> Result<(), EngineError> {
+    let Some(mut device) = open(Instructions::Detected) else { return Ok(()) };
+    let mut group = new_group(criterion, "mamba2_conv, mamba2_scan, mamba2_norm");
+    let shape = Mamba2Config {
+        num_heads: 48,
+        head_dim: 64,
+        n_groups: 1,
+        state_size: 128,
+        conv_kernel: 4,
+        conv_bias: true,
+        proj_bias: false,
+        norm_eps: 1e-5,
+    };
+    let states = StateShape { floats: shape.state_floats(), states: 1 };
+    let mut pool = device.state_pool(&states)?;
+    let mut floats = |count| device.upload_floats(&numbers(count));
+    let mamba2 = Mamba2 {
+        shape,
+        conv: floats(shape.conv_kernel * shape.channels())?,
+        bias: Some(floats(shape.channels())?),
+        rate: floats(shape.num_heads)?,
+        time_bias: floats(shape.num_heads)?,
+        skip: floats(shape.num_heads)?,
+        norm: floats(shape.inner())?,
+    };
+    for (end, count) in [(64, 64), (65, 1)] {
+        let rows = rows_until(end, count);
+        let x = buffer(&mut device, (count, shape.inputs()))?;
+        let mut out = device.buffer(count, shape.inner())?;
+        let (name, bytes) = (format!("{count} rows"), states.state_bytes() as u64);
+        measure(&mut group, (&mut device, &name, bytes), |encoder| {
+            encoder.mamba2(&mamba2, &rows, &x, &mut pool, &mut out)
+        })?;
+    }
+    Ok(())
+}
+
 /// Benchmarks `route`, `expert_blocks` and `experts_sum`: one token with experts looked up on the device.
 fn routed(criterion: &mut Criterion) -> Result<(), EngineError> {
     const EXPERTS: usize = 8;
@@ -519,6 +559,7 @@ fn shaders(criterion: &mut Criterion) {
         .and_then(|()| attention(criterion))
         .and_then(|()| delta_net(criterion))
         .and_then(|()| short_conv(criterion))
+        .and_then(|()| mamba2(criterion))
         .and_then(|()| routed(criterion));
     assert!(all.is_ok(), "{all:?}");
 }

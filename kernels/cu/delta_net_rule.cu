@@ -7,15 +7,10 @@
 //   S[i][c]  = fma(key[i], delta[c], decay * S[i][c])
 //   out[c]   = sum of query[i] S[i][c]           i ascending
 
-#include "math.cuh"
+#include "softplus.cuh"
 
 // Most elements of a key whose matrix is kept in shared memory: 32 columns in what every device has.
 #define KEPT_KEYS_MAX 340u
-
-// ln(1 + e^x), in double precision as on the CPU.
-DEVICE float softplus(float x) {
-    return x > 20.0f ? x : static_cast<float>(log1p_of(static_cast<double>(exp_of(x))));
-}
 
 // `state` is one column, its elements so many floats apart; not there beyond the last column.
 DEVICE void pass_rows(const DeltaNetParams& params, const StateRun& run, float* memory, float* state, u32 apart) {

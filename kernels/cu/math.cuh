@@ -1,4 +1,4 @@
-// Float functions: the arithmetic of `engine/cpu/src/math.rs`, operation by operation, so that the bits
+// Float functions: the arithmetic of `engine/math/src/math.rs`, operation by operation, so that the bits
 // are the CPU's. Nothing is fused but what says so: kernels are compiled without contraction.
 #pragma once
 

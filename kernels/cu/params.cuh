@@ -359,6 +359,30 @@ struct DeltaNetParams {
     u32 padding;
 };
 
+// A Mamba-2 layer between its projections.
+struct Mamba2Params {
+    const float* projected; // [T, stride]: gates; inputs, B, C; times
+    const StateRun* runs;
+    const float* conv;      // [taps, channels]
+    const float* bias;      // [channels], or null
+    const float* rate;      // [heads]
+    const float* time_bias; // [heads]
+    const float* skip;      // [heads]
+    const float* norm;      // [heads * head_dim]
+    float* mixed;           // [T, channels]
+    float* out;             // [T, heads * head_dim]
+    u32 rows;
+    u32 runs_count;
+    u32 stride;
+    u32 channels;
+    u32 taps;
+    u32 heads;
+    u32 groups;
+    u32 head_dim;
+    u32 state_size;
+    float eps;
+};
+
 // A gated short convolution between its projections.
 struct ShortConvParams {
     const float* projected; // [T, 3 * channels]: input gates, output gates, inputs

@@ -20,6 +20,7 @@ macro_rules! headers {
 headers! {
     "argmax.cuh",
     "attend.cuh",
+    "convolved.cuh",
     "device.cuh",
     "element.cuh",
     "gated.cuh",
@@ -34,6 +35,7 @@ headers! {
     "reduce.cuh",
     "rms_norm.cuh",
     "scaled.cuh",
+    "softplus.cuh",
     "weights.cuh",
 }
 
@@ -92,6 +94,9 @@ kernels! {
     KvStoreF16 "kv_store_f16",
     KvStoreF32 "kv_store_f32",
     KvStoreInt8 "kv_store_int8",
+    Mamba2Conv "mamba2_conv",
+    Mamba2Norm "mamba2_norm",
+    Mamba2Scan "mamba2_scan",
     MatmulNested "matmul_nested",
     MatvecFloat "matvec_float",
     MatvecGatedQuantize "matvec_gated_quantize",

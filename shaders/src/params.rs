@@ -349,6 +349,70 @@ const _: () = assert!(size_of::<KvStoreParams>() == 40);
 
 #[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
+pub(crate) struct Mamba2ConvParams {
+    pub rows: u32,
+    pub first_row: u32,
+    pub taps: u32,
+    pub channels: u32,
+    pub stride: u32,
+    pub first_channel: u32,
+    pub source: u32,
+    pub has_bias: u32,
+}
+const _: () = assert!(std::mem::offset_of!(Mamba2ConvParams, rows) == 0);
+const _: () = assert!(std::mem::offset_of!(Mamba2ConvParams, first_row) == 4);
+const _: () = assert!(std::mem::offset_of!(Mamba2ConvParams, taps) == 8);
+const _: () = assert!(std::mem::offset_of!(Mamba2ConvParams, channels) == 12);
+const _: () = assert!(std::mem::offset_of!(Mamba2ConvParams, stride) == 16);
+const _: () = assert!(std::mem::offset_of!(Mamba2ConvParams, first_channel) == 20);
+const _: () = assert!(std::mem::offset_of!(Mamba2ConvParams, source) == 24);
+const _: () = assert!(std::mem::offset_of!(Mamba2ConvParams, has_bias) == 28);
+const _: () = assert!(size_of::<Mamba2ConvParams>() == 32);
+
+#[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub(crate) struct Mamba2NormParams {
+    pub count: u32,
+    pub n_groups: u32,
+    pub group_size: u32,
+    pub eps: f32,
+}
+const _: () = assert!(std::mem::offset_of!(Mamba2NormParams, count) == 0);
+const _: () = assert!(std::mem::offset_of!(Mamba2NormParams, n_groups) == 4);
+const _: () = assert!(std::mem::offset_of!(Mamba2NormParams, group_size) == 8);
+const _: () = assert!(std::mem::offset_of!(Mamba2NormParams, eps) == 12);
+const _: () = assert!(size_of::<Mamba2NormParams>() == 16);
+
+#[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+pub(crate) struct Mamba2ScanParams {
+    pub rows: u32,
+    pub first_row: u32,
+    pub heads: u32,
+    pub n_groups: u32,
+    pub head_dim: u32,
+    pub state_size: u32,
+    pub cols: u32,
+    pub window: u32,
+    pub stride: u32,
+    pub channels: u32,
+    pub source: u32,
+}
+const _: () = assert!(std::mem::offset_of!(Mamba2ScanParams, rows) == 0);
+const _: () = assert!(std::mem::offset_of!(Mamba2ScanParams, first_row) == 4);
+const _: () = assert!(std::mem::offset_of!(Mamba2ScanParams, heads) == 8);
+const _: () = assert!(std::mem::offset_of!(Mamba2ScanParams, n_groups) == 12);
+const _: () = assert!(std::mem::offset_of!(Mamba2ScanParams, head_dim) == 16);
+const _: () = assert!(std::mem::offset_of!(Mamba2ScanParams, state_size) == 20);
+const _: () = assert!(std::mem::offset_of!(Mamba2ScanParams, cols) == 24);
+const _: () = assert!(std::mem::offset_of!(Mamba2ScanParams, window) == 28);
+const _: () = assert!(std::mem::offset_of!(Mamba2ScanParams, stride) == 32);
+const _: () = assert!(std::mem::offset_of!(Mamba2ScanParams, channels) == 36);
+const _: () = assert!(std::mem::offset_of!(Mamba2ScanParams, source) == 40);
+const _: () = assert!(size_of::<Mamba2ScanParams>() == 44);
+
+#[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
 pub(crate) struct NormPartParams {
     pub count: u32,
     pub parts: u32,

@@ -189,6 +189,9 @@ pipelines! {
     delta_rule: "delta_rule" [Read, Read, Read, Read, Read, Write, Write] {};
     delta_gate: "delta_gate" [Read, Read, Write] {};
     short_conv: "short_conv" [Read, Read, Read, Read, Write, Write] {};
+    mamba2_conv: "mamba2_conv" [Read, Read, Read, Read, Write, Write] {};
+    mamba2_scan: "mamba2_scan" [Read, Read, Read, Read, Read, Read, Write, Write] {};
+    mamba2_norm: "mamba2_norm" [Read, Write] {};
 }
 
 /// Constant of kernels that support several kinds of pages, with its value for half floats.

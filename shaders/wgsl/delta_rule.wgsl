@@ -63,23 +63,7 @@ fn old(at: u32) -> f32 {
     return 0.0;
 }
 
-// ln(1 + e^x): the larger of x and 0, and ln(1 + e) of an e below 1, by the series of the inverse
-// hyperbolic tangent at e / (2 + e), which is below 1/3.
-fn softplus(x: f32) -> f32 {
-    let e = exp_of(-abs(x));
-    let s = e / (2.0 + e);
-    let square = s * s;
-    var series = 1.0 / 17.0;
-    series = fma(series, square, 1.0 / 15.0);
-    series = fma(series, square, 1.0 / 13.0);
-    series = fma(series, square, 1.0 / 11.0);
-    series = fma(series, square, 1.0 / 9.0);
-    series = fma(series, square, 1.0 / 7.0);
-    series = fma(series, square, 1.0 / 5.0);
-    series = fma(series, square, 1.0 / 3.0);
-    let near = 2.0 * fma(series * square, s, s);
-    return unless_nan(x, max(x, 0.0) + near);
-}
+// include: softplus
 
 // Decay and beta of a row.
 fn factors_of(row: u32, head: u32) -> vec2<f32> {
@@ -89,20 +73,7 @@ fn factors_of(row: u32, head: u32) -> vec2<f32> {
     return vec2(exp_of(rates[head] * time), sigmoid(projected[place]));
 }
 
-// The sum of what the parts of a lane's column give.
-fn sum_parts(lane: u32, value: f32) -> f32 {
-    partial[lane] = value;
-    workgroupBarrier();
-    for (var half = LANES / 2u; half >= params.cols; half /= 2u) {
-        if lane < half {
-            partial[lane] += partial[lane + half];
-        }
-        workgroupBarrier();
-    }
-    let sum = partial[lane % params.cols];
-    workgroupBarrier();
-    return sum;
-}
+// include: sum_parts
 
 // The rows that the next convolution sees, of one channel. Places are written after what is read of
 // them, so that it may be done in place.

@@ -15,7 +15,9 @@ use crate::words::DENSE;
 use nestling::engine::allocation::{Allocation, AllocationSummary};
 use nestling::formats::Level;
 use nestling::formats::store::{Group, GroupId, Store};
-use nestling::import::{FeedForward, LatentConfig, ModelConfig, ModelShape, TokenMixer};
+use nestling::import::{
+    FeedForward, LatentConfig, Mamba2Config, ModelConfig, ModelShape, TokenMixer,
+};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -280,6 +282,14 @@ fn mixer_json(mixer: TokenMixer) -> Value {
             "channels": shape.channels,
             "conv_L_cache": shape.taps,
         }),
+        TokenMixer::Mamba2(shape) => json!({
+            "kind": "mamba2",
+            "num_heads": shape.num_heads,
+            "head_dim": shape.head_dim,
+            "n_groups": shape.n_groups,
+            "state_size": shape.state_size,
+            "conv_kernel": shape.conv_kernel,
+        }),
     }
 }
 
@@ -298,6 +308,10 @@ fn mixer_text(mixer: &TokenMixer) -> String {
         }
         TokenMixer::ShortConv(shape) => {
             return format!("gated short convolution of {} positions", shape.taps);
+        }
+        TokenMixer::Mamba2(shape) => {
+            let Mamba2Config { num_heads, head_dim, state_size, .. } = shape;
+            return format!("Mamba-2 of {num_heads} heads of {head_dim}, states of {state_size}");
         }
     };
     let mut text = format!(

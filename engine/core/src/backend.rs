@@ -40,8 +40,8 @@ pub type HostPlane = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
 pub use parts::{
     AttentionHeads, DeltaNet, ExpertShape, ExpertUse, FeedForward, HeadMatrices, HeadNorm,
-    HeldExpert, HostLink, LevelWeights, Linear, MatrixForm, MatrixShape, Outputs, PinnedExpert,
-    Router, Routing, ShortConv, SlotPlace,
+    HeldExpert, HostLink, LevelWeights, Linear, Mamba2, MatrixForm, MatrixShape, Outputs,
+    PinnedExpert, Router, Routing, ShortConv, SlotPlace,
 };
 pub use ranked::{RankEncoder, RankLink};
 pub use shape::{HasShape, HoldsLevels, KvPages, RecurrentStates, Shape};

@@ -94,7 +94,9 @@ impl KvShape {
             TokenMixer::Latent(latent) => {
                 (1, latent.key_dim(), KvValues::KeyPrefix(latent.kv_lora_rank))
             }
-            TokenMixer::DeltaNet(_) | TokenMixer::ShortConv(_) => return None,
+            TokenMixer::DeltaNet(_) | TokenMixer::ShortConv(_) | TokenMixer::Mamba2(_) => {
+                return None;
+            }
         };
         Some(Self { num_key_value_heads, head_dim, values, dtype, pages })
     }

@@ -43,6 +43,7 @@ impl StateShape {
             TokenMixer::Attention(_) | TokenMixer::Latent(_) => None,
             TokenMixer::DeltaNet(shape) => Some(Self { floats: shape.state_floats(), states }),
             TokenMixer::ShortConv(shape) => Some(Self { floats: shape.state_floats(), states }),
+            TokenMixer::Mamba2(shape) => Some(Self { floats: shape.state_floats(), states }),
         }
     }
 

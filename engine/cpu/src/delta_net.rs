@@ -1,7 +1,8 @@
-//! Gated DeltaNet ([Yang, Kautz, Hatamizadeh 2024](https://arxiv.org/abs/2412.06464)): attention with a
-//! fixed-size state, one matrix per head.
+//! Heads with a state of fixed size: gated DeltaNet
+//! ([Yang, Kautz, Hatamizadeh 2024](https://arxiv.org/abs/2412.06464)) and Mamba-2
+//! ([Dao, Gu 2024](https://arxiv.org/abs/2405.21060)).
 //!
-//! For one token of a value head with the matrix S, `[key_head_dim, value_head_dim]`:
+//! For one token of a value head with the matrix S, `[key_head_dim, value_head_dim]`, DeltaNet computes:
 //!
 //! ```text
 //! seen[c]  = Σ_i fma(key[i], S[i][c], ·)                          i ascending
@@ -10,9 +11,12 @@
 //! out[c]   = Σ_i fma(query[i], S[i][c], ·)                        i ascending
 //! ```
 //!
+//! Mamba-2 has no `seen`: `delta[c] = step * value[c]`. Its key is B, its query C, its value x, and its step takes
+//! the place of beta.
+//!
 //! Tokens are processed sequentially, whatever the prompt's length. A column of S has one chain of sums, so
 //! that the bits do not depend on how a prompt is split into steps or how columns are blocked.
-#![expect(unsafe_code, reason = "vector loads and stores at offsets that `delta_rule` has checked")]
+#![expect(unsafe_code, reason = "vector loads and stores at offsets that `pass_rows` has checked")]
 
 use nestling_core::batch::Run;
 
@@ -28,9 +32,20 @@ pub(super) const CONV_TAPS_MAX: usize = 16;
 /// while all tokens are processed.
 const VECTORS: usize = 4;
 
+/// Rule by which the value of a token enters a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateRule {
+    /// Gated DeltaNet: the value less what the key finds in the decayed state, times beta.
+    Delta,
+    /// Mamba-2: the value times the time step.
+    Scaled,
+}
+
 /// Inputs of one head for the rows of one run.
 #[derive(Clone, Copy, Debug)]
-pub struct DeltaHead<'a> {
+pub struct StateHead<'a> {
+    /// Rule by which values enter the state.
+    pub rule: StateRule,
     /// Queries, keys and values after the convolution, side by side.
     pub rows: &'a [f32], // [T, stride]
     /// Number of columns of `rows`.
@@ -41,13 +56,13 @@ pub struct DeltaHead<'a> {
     pub key_head_dim: usize,
     /// Number of elements of a value.
     pub value_head_dim: usize,
-    /// Decay and beta of each row and head.
+    /// Decay, and beta or time step, of each row and head.
     pub factors: &'a [[f32; 2]], // [T, heads]
     /// Number of value heads, and the index of this one.
     pub heads: (usize, usize),
 }
 
-impl<'a> DeltaHead<'a> {
+impl<'a> StateHead<'a> {
     fn part(&self, row: usize, part: usize) -> &'a [f32] {
         let width = if part == 2 { self.value_head_dim } else { self.key_head_dim };
         &self.rows[row * self.stride + self.columns[part]..][..width]
@@ -64,8 +79,8 @@ impl<'a> DeltaHead<'a> {
 /// # Panics
 /// Panics if a slice is too short.
 #[inline(always)]
-pub(super) fn delta_rule<V: Vector>(
-    head: DeltaHead,
+pub(super) fn pass_rows<V: Vector>(
+    head: StateHead,
     from: Option<&[f32]>,
     state: &mut [f32], // [key_head_dim, value_head_dim]
     out: &mut [f32],   // [T, value_head_dim]
@@ -87,7 +102,7 @@ pub(super) fn delta_rule<V: Vector>(
             let (query, key) = (head.part(row, 0), head.part(row, 1));
             let value = &head.part(row, 2)[col..][..width];
             let out = &mut out[row * cols + col..][..width];
-            let token = Token { query, key, value, factors: head.factors(row) };
+            let token = Token { rule: head.rule, query, key, value, factors: head.factors(row) };
             let columns = Columns { first: col, stride: cols };
             // SAFETY: rows of the states have `cols` columns, of which `width` follow `col`, and
             // value and output have `width`.
@@ -108,6 +123,7 @@ pub(super) fn delta_rule<V: Vector>(
 /// Inputs of one row for some columns.
 #[derive(Clone, Copy)]
 struct Token<'a> {
+    rule: StateRule,
     query: &'a [f32],
     key: &'a [f32],
     value: &'a [f32],
@@ -140,19 +156,23 @@ unsafe fn block<V: Vector, const COUNT: usize>(
     // SAFETY: guaranteed by the caller.
     unsafe {
         let zero = V::splat(0.0);
-        let mut sums = [zero; COUNT];
-        for (row, key) in token.key.iter().enumerate() {
-            let key = V::splat(*key);
-            for (vector, sum) in sums.iter_mut().enumerate() {
-                *sum = key.fma(V::load(from.add(place(row, vector))), *sum);
+        let mut deltas = [zero; COUNT];
+        if token.rule == StateRule::Delta {
+            for (row, key) in token.key.iter().enumerate() {
+                let key = V::splat(*key);
+                for (vector, seen) in deltas.iter_mut().enumerate() {
+                    *seen = key.fma(V::load(from.add(place(row, vector))), *seen);
+                }
             }
         }
-        let mut deltas = sums;
         for (vector, delta) in deltas.iter_mut().enumerate() {
-            let value = V::load(token.value.as_ptr().add(vector * LANES));
-            *delta = V::splat(-decay).fma(*delta, value).mul(V::splat(beta));
+            let mut value = V::load(token.value.as_ptr().add(vector * LANES));
+            if token.rule == StateRule::Delta {
+                value = V::splat(-decay).fma(*delta, value);
+            }
+            *delta = value.mul(V::splat(beta));
         }
-        sums = [zero; COUNT];
+        let mut sums = [zero; COUNT];
         let decay = V::splat(decay);
         for (row, (key, query)) in token.key.iter().zip(token.query).enumerate() {
             let (key, query) = (V::splat(*key), V::splat(*query));
@@ -181,9 +201,15 @@ fn scalar(
     for (at, (out, value)) in out.iter_mut().zip(token.value).enumerate() {
         let place = |row: usize| row * columns.stride + columns.first + at;
         let old = |state: &[f32], row: usize| from.unwrap_or(state)[place(row)];
-        let keys = token.key.iter().enumerate();
-        let seen = keys.fold(0.0, |sum, (row, key)| key.fused(old(state, row), sum));
-        let delta = (-decay).fused(seen, *value) * beta;
+        let delta = beta
+            * match token.rule {
+                StateRule::Delta => {
+                    let keys = token.key.iter().enumerate();
+                    let seen = keys.fold(0.0, |sum, (row, key)| key.fused(old(state, row), sum));
+                    (-decay).fused(seen, *value)
+                }
+                StateRule::Scaled => *value,
+            };
         *out = 0.0;
         for (row, (key, query)) in token.key.iter().zip(token.query).enumerate() {
             let new = key.fused(delta, decay * old(state, row));
@@ -216,6 +242,12 @@ pub fn convolve(taps: &[&[f32]], weights: &[f32], gate: Option<&[f32]>, out: &mu
 /// written. `rate` is `-exp(A_log)`.
 pub(super) fn factors(rate: f32, time_bias: f32, alpha: f32, beta: f32) -> [f32; 2] {
     [math::exp(rate * softplus(alpha + time_bias)), 1.0 / (1.0 + math::exp(-beta))]
+}
+
+/// Returns decay and time step of one row and head of Mamba-2.
+pub(super) fn step_factors(rate: f32, time_bias: f32, time: f32) -> [f32; 2] {
+    let step = softplus(time + time_bias);
+    [math::exp(rate * step), step]
 }
 
 /// Computes ln(1 + e^x).

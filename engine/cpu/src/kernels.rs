@@ -12,7 +12,7 @@ use nestling_import::{Activation, RouterConfig};
 
 use super::attention::{self, AttentionRows, KvBlock};
 use super::columns::{self, ColumnsMut};
-use super::delta_net::{self, DeltaHead};
+use super::delta_net::{self, StateHead};
 use super::math::{self, OUTER_TILE, RouterScores};
 use super::nested::{self, NestedWeights, TileValues};
 use super::rows::{QuantizedGroup, RowList};
@@ -30,7 +30,7 @@ type ScaledTile = unsafe fn(&ScaledWeights, usize, RowList, &mut [TileValues]);
 
 type FloatTile = unsafe fn(FloatWeights, usize, FloatInputs, &mut [TileValues]);
 
-type DeltaRule = unsafe fn(DeltaHead, Option<&[f32]>, &mut [f32], &mut [f32]);
+type PassRows = unsafe fn(StateHead, Option<&[f32]>, &mut [f32], &mut [f32]);
 
 type WriteTile = unsafe fn(&mut ColumnsMut<'_, f32>, usize, &[u32], &[TileValues]);
 
@@ -53,7 +53,7 @@ pub struct Kernels {
     softcap: unsafe fn(&mut [f32], f32),
     gate: unsafe fn(&mut [f32], &[f32]),
     convolve: delta_net::Convolve,
-    delta_rule: DeltaRule,
+    pass_rows: PassRows,
     hadamard: unsafe fn(&mut [f32]),
     add_scaled: unsafe fn(&mut [f32], f32, &[f32]),
     add: unsafe fn(&mut [f32], &[f32]),
@@ -150,13 +150,13 @@ macro_rules! kernels_for {
             }
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn delta_rule(
-                head: DeltaHead,
+            unsafe fn pass_rows(
+                head: StateHead,
                 from: Option<&[f32]>,
                 state: &mut [f32],
                 out: &mut [f32],
             ) {
-                delta_net::delta_rule::<$vector>(head, from, state, out);
+                delta_net::pass_rows::<$vector>(head, from, state, out);
             }
 
             $(#[target_feature(enable = $features)])?
@@ -234,7 +234,7 @@ macro_rules! kernels_for {
                 softcap,
                 gate,
                 convolve,
-                delta_rule,
+                pass_rows,
                 hadamard,
                 add_scaled,
                 add,
@@ -465,15 +465,15 @@ impl Kernels {
     ///
     /// # Panics
     /// Panics if a slice is too short.
-    pub fn delta_rule(
+    pub fn pass_rows(
         &self,
-        head: DeltaHead,
+        head: StateHead,
         from: Option<&[f32]>,
         state: &mut [f32],
         out: &mut [f32],
     ) {
         // SAFETY: see `nested_tile`.
-        unsafe { (self.delta_rule)(head, from, state, out) }
+        unsafe { (self.pass_rows)(head, from, state, out) }
     }
 
     /// Computes [`math::hadamard`].

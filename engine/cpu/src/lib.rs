@@ -32,9 +32,7 @@ mod columns;
 pub mod delta_net;
 mod device;
 mod encoder;
-mod fused;
 pub mod kernels;
-pub mod math;
 mod matrix;
 pub mod nested;
 mod pages;
@@ -47,11 +45,13 @@ mod shape_tests;
 mod shapes;
 mod states;
 mod team;
-mod vector;
+
+use nestling_math::{fused, vector};
 
 pub use device::Cpu;
 pub use encoder::CpuEncoder;
 pub use matrix::{CpuBuffer, CpuMatrix};
+pub use nestling_math::math;
 pub use nestling_threads::{ThreadPlacement, bandwidth, thread_count, threads};
 pub use pages::CpuPool;
 pub use states::CpuStates;

@@ -72,8 +72,8 @@ pub use notes::{NOTES_BYTES, SelectionNotes};
 pub use operation::{
     AddGated, Argmax, ArgmaxMerge, Attend, DeltaNetRuns, Embed, ExpertsSum, FindExperts,
     FoundExperts, FoundProducts, Gate, Gated, GatedOutput, GatedProducts, GatesAndUps, GatherRows,
-    HeadsRest, Input, Job, Joint, NormParts, NormWeight, NotedCall, Operation, Output, Products,
-    Quantize, RmsNorm, Rope, Route, Scalar, ScalarKind, ShortConvRuns, StoreKeys,
+    HeadsRest, Input, Job, Joint, Mamba2Runs, NormParts, NormWeight, NotedCall, Operation, Output,
+    Products, Quantize, RmsNorm, Rope, Route, Scalar, ScalarKind, ShortConvRuns, StoreKeys,
 };
 pub use page_layout::{PageLayout, PageWords};
 pub use page_lists::{PageLists, place_of};
@@ -92,8 +92,8 @@ pub use states::GpuStates;
 pub use storage::{Storage, word};
 pub use weight_slabs::{WEIGHT_ALIGN, WeightRange, WeightSlabs};
 pub use work::{
-    LAUNCH_NANOSECONDS, SUBMISSION_NANOSECONDS, WorkKind, WorkRates, at_once, pieces,
-    recurrence_row_work, seen_positions, short_conv_row_work, work_of,
+    LAUNCH_NANOSECONDS, SUBMISSION_NANOSECONDS, WorkKind, WorkRates, at_once, mamba2_row_work,
+    pieces, recurrence_row_work, seen_positions, short_conv_row_work, work_of,
 };
 pub use work_meter::WorkMeter;
 

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use nestling_core::backend::{AttentionHeads, Backend, DeltaNet, ShortConv, Write};
+use nestling_core::backend::{AttentionHeads, Backend, DeltaNet, Mamba2, ShortConv, Write};
 use nestling_core::batch::{Run, StepRows};
 use nestling_formats::Level;
 use nestling_import::Activation;
@@ -61,6 +61,8 @@ pub enum Operation<'a, D: Storage + Backend> {
     DeltaNet(DeltaNetRuns<'a, D>),
     /// A gated short convolution.
     ShortConv(ShortConvRuns<'a, D>),
+    /// A Mamba-2 layer.
+    Mamba2(Mamba2Runs<'a, D>),
     /// Products with experts that kernels looked up on the device.
     FoundProducts(FoundProducts<'a, D>),
 }
@@ -497,6 +499,22 @@ pub struct ShortConvRuns<'a, D: Storage + Backend> {
     /// Recurrent states. A run's initial state must have been written.
     pub states: &'a mut GpuStates<D>,
     /// `[rows, channels]`
+    pub out: &'a GpuBuffer<D>,
+}
+
+/// Runs of rows that update the recurrent states of a Mamba-2 layer.
+pub struct Mamba2Runs<'a, D: Storage + Backend> {
+    /// The layer's parameters.
+    pub mamba2: &'a Mamba2<D>,
+    /// Runs, each short enough for one launch. Runs of a sequence are in order.
+    pub runs: &'a [Run],
+    /// `[rows, inner + channels + num_heads]`
+    pub projected: &'a GpuBuffer<D>,
+    /// Inputs of the heads, B and C after the convolution, `[rows, channels]`.
+    pub mixed: D::Binding,
+    /// Recurrent states. A run's initial state must have been written.
+    pub states: &'a mut GpuStates<D>,
+    /// `[rows, inner]`
     pub out: &'a GpuBuffer<D>,
 }
 

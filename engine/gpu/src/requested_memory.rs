@@ -239,10 +239,11 @@ fn inner_sizes<'a>(needs: &'a ModelNeeds<'_>) -> impl Iterator<Item = InnerSize>
     })
 }
 
-/// Returns the floats of the largest DeltaNet convolution, or 0 if there is none.
+/// Returns the floats of the largest convolution of a DeltaNet or Mamba-2 layer, or 0 if there is none.
 fn mixed_floats_max(needs: &ModelNeeds<'_>) -> usize {
     let floats = needs.config.layers.iter().map(|layer| match &layer.mixer {
         TokenMixer::DeltaNet(shape) => needs.rows_max * shape.channels(),
+        TokenMixer::Mamba2(shape) => needs.rows_max * shape.channels(),
         TokenMixer::Attention(_) | TokenMixer::Latent(_) | TokenMixer::ShortConv(_) => 0,
     });
     // Default: a model without layers has no convolution.

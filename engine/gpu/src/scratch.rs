@@ -24,7 +24,7 @@ pub enum ScratchRoom {
     Blocks,
     /// Partial results of attention, which are merged later.
     AttendParts,
-    /// Queries, keys and values of DeltaNet layers after the convolution, `[rows, channels]`.
+    /// Channels of DeltaNet and Mamba-2 layers after the convolution, `[rows, channels]`.
     Mixed,
     /// Router logits, `[rows, experts]`.
     RouterLogits,

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use nestling_import::{DeltaNetConfig, ShortConvConfig};
+use nestling_import::{DeltaNetConfig, Mamba2Config, ShortConvConfig};
 
 use nestling_core::kv_cache::PAGE_POSITIONS;
 
@@ -147,6 +147,12 @@ const STATE_COLUMNS: usize = 8192;
 /// Small states count as `STATE_COLUMNS` columns, because they take as long.
 pub fn recurrence_row_work(shape: &DeltaNetConfig) -> u64 {
     work_of(&[3, shape.value_dim().max(STATE_COLUMNS), shape.key_head_dim])
+}
+
+/// Returns the work of one row over all heads of a Mamba-2 layer: an update and a dot product for each element of
+/// the states. Small states count as `STATE_COLUMNS` columns, because they take as long.
+pub fn mamba2_row_work(shape: &Mamba2Config) -> u64 {
+    work_of(&[2, shape.inner().max(STATE_COLUMNS), shape.state_size])
 }
 
 /// Returns the work of one row of a gated short convolution. Few channels count as `STATE_COLUMNS`, because

@@ -393,6 +393,8 @@ fn mixer_floats(config: &ModelConfig) -> (usize, usize) {
             TokenMixer::DeltaNet(shape) => (shape.inputs(), 3 * shape.value_dim()),
             // Inputs times their gates are held beside the projections.
             TokenMixer::ShortConv(shape) => (shape.inputs(), 3 * shape.channels),
+            // Convolved channels, decays and steps are held beside the projections.
+            TokenMixer::Mamba2(shape) => (shape.inputs(), 2 * shape.inner() + shape.channels()),
         })
     });
     kinds.into_iter().fold((0, 0), |sum, kind| (sum.0 + kind.0, sum.1 + kind.1))

@@ -54,9 +54,9 @@ pub use config::{
     Activation, AngleFactors, Architecture, AttentionBias, AttentionConfig, BlockNorms,
     DeltaNetConfig, ExpertBias, ExpertFormat, ExpertGroups, ExpertVector, FeedForward,
     GenerationDefaults, GroupScore, LatentConfig, LayerConfig, Llama3Scaling, LongRopeScaling,
-    ModelConfig, Multipliers, OutputGate, QkNorm, RopeConfig, RopePairs, RopeScaling, RouterConfig,
-    RouterInput, RouterScore, SharedExpert, SharedGate, ShortConvConfig, Sinks, TokenMixer,
-    ValueNorm, ValueSource, YarnScaling,
+    Mamba2Config, ModelConfig, Multipliers, OutputGate, QkNorm, RopeConfig, RopePairs, RopeScaling,
+    RouterConfig, RouterInput, RouterScore, SharedExpert, SharedGate, ShortConvConfig, Sinks,
+    TokenMixer, ValueNorm, ValueSource, YarnScaling,
 };
 pub use element::ElementType;
 pub use file_state::file_state;

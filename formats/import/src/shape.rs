@@ -2,8 +2,8 @@
 
 use crate::config::{
     AttentionBias, AttentionConfig, BlockNorms, DeltaNetConfig, ExpertBias, ExpertVector,
-    FeedForward, LatentConfig, ModelConfig, OutputGate, QkNorm, RouterInput, SharedExpert,
-    SharedGate, ShortConvConfig, Sinks, TokenMixer, ValueSource,
+    FeedForward, LatentConfig, Mamba2Config, ModelConfig, OutputGate, QkNorm, RouterInput,
+    SharedExpert, SharedGate, ShortConvConfig, Sinks, TokenMixer, ValueSource,
 };
 use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 
@@ -82,6 +82,7 @@ impl ModelShape {
                 TokenMixer::Latent(latent) => shape.latent(hidden, layer, latent),
                 TokenMixer::DeltaNet(delta_net) => shape.delta_net(hidden, layer, delta_net),
                 TokenMixer::ShortConv(conv) => shape.short_conv(hidden, layer, conv),
+                TokenMixer::Mamba2(mamba2) => shape.mamba2(hidden, layer, mamba2),
             }
             shape.vector(FloatKind::FeedForwardNorm, Some(layer), hidden);
             shape.feed_forward(config, layer, layer_config.feed_forward);
@@ -202,6 +203,26 @@ impl ModelShape {
             self.vector(FloatKind::ShortConvInBias, at, conv.inputs());
             self.vector(FloatKind::ShortConvOutBias, at, hidden);
         }
+    }
+
+    fn mamba2(&mut self, hidden: usize, layer: u32, mamba2: &Mamba2Config) {
+        let dense = |kind| MatrixId { kind, layer: Some(layer), expert: None };
+        self.matrix(dense(MatrixKind::Mamba2In), mamba2.inputs(), hidden);
+        self.matrix(dense(MatrixKind::Mamba2Out), hidden, mamba2.inner());
+        let at = Some(layer);
+        let id = FloatId { kind: FloatKind::Mamba2Conv, layer: at };
+        self.floats.push(FloatShape { id, rows: mamba2.channels(), cols: mamba2.conv_kernel });
+        if mamba2.conv_bias {
+            self.vector(FloatKind::Mamba2ConvBias, at, mamba2.channels());
+        }
+        if mamba2.proj_bias {
+            self.vector(FloatKind::Mamba2InBias, at, mamba2.inputs());
+            self.vector(FloatKind::Mamba2OutBias, at, hidden);
+        }
+        for kind in [FloatKind::Mamba2Decay, FloatKind::Mamba2TimeBias, FloatKind::Mamba2Skip] {
+            self.vector(kind, at, mamba2.num_heads);
+        }
+        self.vector(FloatKind::Mamba2Norm, at, mamba2.inner());
     }
 
     fn feed_forward(&mut self, config: &ModelConfig, layer: u32, feed_forward: FeedForward) {

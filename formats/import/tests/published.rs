@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// File name, and the number of parameters in billions: the publisher's or one counted by hand, as
 /// `data/published/README.md` says.
-const MODELS: [(&str, f64); 39] = [
+const MODELS: [(&str, f64); 41] = [
     ("DeepSeek-V2-Lite", 15.7),
     ("DeepSeek-V3", 671.0),
     ("ERNIE-4.5-21B-A3B-PT", 21.8),
@@ -48,6 +48,8 @@ const MODELS: [(&str, f64); 39] = [
     ("granite-3.0-3b-a800m-instruct", 3.30),
     ("granite-3.1-1b-a400m-instruct", 1.33),
     ("granite-3.1-3b-a800m-instruct", 3.30),
+    ("granite-4.0-h-350m", 0.3403),
+    ("granite-4.0-h-tiny", 6.94),
 ];
 
 fn folder() -> std::path::PathBuf {

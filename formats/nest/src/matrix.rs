@@ -50,6 +50,10 @@ pub enum MatrixKind {
     ShortConvIn = 19,
     /// Gated short convolution: output projection, `[hidden_size, channels]`.
     ShortConvOut = 20,
+    /// Mamba-2: output gates, inputs of the heads, B and C of each group, and time steps.
+    Mamba2In = 21,
+    /// Mamba-2: output projection, `[hidden_size, num_heads * head_dim]`.
+    Mamba2Out = 22,
 }
 
 /// Identity of a matrix. It belongs to an expert if `expert` is set, else to a layer if `layer` is set, else
@@ -139,6 +143,22 @@ pub enum FloatKind {
     ShortConvInBias = 33,
     /// Gated short convolution: bias of the output projection, `[hidden_size]`.
     ShortConvOutBias = 34,
+    /// Mamba-2: causal convolution of each channel, `[channels, conv_kernel]`.
+    Mamba2Conv = 35,
+    /// Mamba-2: bias of the convolution, `[channels]`.
+    Mamba2ConvBias = 36,
+    /// Mamba-2: bias of the input projection.
+    Mamba2InBias = 37,
+    /// Mamba-2: bias of the output projection, `[hidden_size]`.
+    Mamba2OutBias = 38,
+    /// Mamba-2: negative decay rate of each head, `-exp(A_log)`.
+    Mamba2Decay = 39,
+    /// Mamba-2: bias added to each head's time step.
+    Mamba2TimeBias = 40,
+    /// Mamba-2: factor D of each head's input in its output.
+    Mamba2Skip = 41,
+    /// Mamba-2: RMSNorm of the gated outputs, `[num_heads * head_dim]`.
+    Mamba2Norm = 42,
 }
 
 impl FloatKind {

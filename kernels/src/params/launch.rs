@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::{
     AddGatedParams, ArgmaxMergeParams, ArgmaxParams, AttendParams, DeltaNetParams, EmbedParams,
     ExpertBlocksParams, ExpertsSumParams, GateParams, GatedParams, GatedProductParams,
-    GatherRowsParams, HeadsRestParams, KvStoreParams, NormPartParams, ProductParams,
+    GatherRowsParams, HeadsRestParams, KvStoreParams, Mamba2Params, NormPartParams, ProductParams,
     QuantizeParams, RmsNormParams, RopeParams, RouteParams, RowPlace, ScalarParams,
     ShortConvParams,
 };
@@ -43,8 +43,8 @@ pub const ARGMAX_PART_COLS: u32 = 4096;
 /// Maximum number of uses that `expert_blocks` compares with each other.
 pub const EXPERT_USES_MAX: usize = 1024;
 
-/// Maximum number of elements of a DeltaNet key whose state fits in shared memory.
-const DELTA_NET_KEPT_KEYS_MAX: u32 = 340;
+/// Maximum number of rows of a recurrent state that fits in shared memory.
+const KEPT_KEYS_MAX: u32 = 340;
 
 /// Maximum number of blocks in the second and third dimension of a grid.
 pub const GRID_ROWS_MAX: u32 = 65_535;
@@ -303,10 +303,25 @@ impl DeltaNetParams {
             Launch::new(Kernel::DeltaNetConv, [self.channels.div_ceil(128).into(), runs], 128);
         let mut rule = Launch::new(Kernel::DeltaNetRule, [columns, self.value_heads.into()], 32);
         rule.grid[2] = self.runs_count;
-        let is_kept = self.key_dim <= DELTA_NET_KEPT_KEYS_MAX;
+        let is_kept = self.key_dim <= KEPT_KEYS_MAX;
         rule.shared_bytes = 4 * (if is_kept { 34 } else { 2 }) * self.key_dim;
         let heads = u64::from(self.rows) * u64::from(self.value_heads);
         [conv, rule, Launch::new(Kernel::DeltaNetGate, [heads.div_ceil(4), 1], 128)]
+    }
+}
+
+impl Mamba2Params {
+    /// Returns the three launches, to be run in this order. A run that continues another requires a later
+    /// launch of the first two.
+    pub fn launches(&self) -> [Launch; 3] {
+        let (runs, columns) = (u64::from(self.runs_count), u64::from(self.head_dim.div_ceil(32)));
+        let conv = Launch::new(Kernel::Mamba2Conv, [self.channels.div_ceil(128).into(), runs], 128);
+        let mut scan = Launch::new(Kernel::Mamba2Scan, [columns, self.heads.into()], 32);
+        scan.grid[2] = self.runs_count;
+        let is_kept = self.state_size <= KEPT_KEYS_MAX;
+        scan.shared_bytes = 4 * (if is_kept { 34 } else { 2 }) * self.state_size;
+        let groups = u64::from(self.rows) * u64::from(self.groups);
+        [conv, scan, Launch::new(Kernel::Mamba2Norm, [groups.div_ceil(4), 1], 128)]
     }
 }
 

@@ -413,6 +413,30 @@ params! {
         padding: u32,
     }
 
+    /// A Mamba-2 layer between its projections.
+    Mamba2Params {
+        projected: u64,
+        runs: u64,
+        conv: u64,
+        bias: u64,
+        rate: u64,
+        time_bias: u64,
+        skip: u64,
+        norm: u64,
+        mixed: u64,
+        out: u64,
+        rows: u32,
+        runs_count: u32,
+        stride: u32,
+        channels: u32,
+        taps: u32,
+        heads: u32,
+        groups: u32,
+        head_dim: u32,
+        state_size: u32,
+        eps: f32,
+    }
+
     /// A gated short convolution between its projections.
     ShortConvParams {
         projected: u64,

@@ -5,12 +5,14 @@ mod delta_net;
 mod elementwise;
 mod embed;
 mod experts;
+mod mamba2;
 mod norms;
 mod products;
 mod quantize;
 mod route;
 mod routed;
 mod short_conv;
+mod state_runs;
 
 use nestling_core::EngineError;
 use nestling_gpu::{
@@ -72,6 +74,7 @@ impl Device for CudaBackend {
             Operation::HeadsRest(of) => products::heads_rest(recorder, &of),
             Operation::DeltaNet(of) => delta_net::delta_net(self, of),
             Operation::ShortConv(of) => short_conv::short_conv(self, of),
+            Operation::Mamba2(of) => mamba2::mamba2(self, of),
             Operation::FoundProducts(of) => routed::multiply(recorder, &of),
         }
     }

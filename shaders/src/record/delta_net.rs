@@ -4,22 +4,15 @@ use nestling_core::EngineError;
 use nestling_core::batch::Run;
 use nestling_core::recurrent::StateId;
 use nestling_gpu::{
-    DeltaNetRuns, DeviceScratch, GpuStates, ScratchRoom, WorkKind, recurrence_row_work, word,
-    work_of,
+    DeltaNetRuns, DeviceScratch, ScratchRoom, WorkKind, recurrence_row_work, word, work_of,
 };
-use nestling_import::DeltaNetConfig;
 
+use super::state_runs::{RunStates, columns_of_workgroup, run_states, state};
 use crate::backend::WgpuBackend;
 use crate::params::{DeltaGateParams, DeltaMixParams, DeltaRuleParams};
 use crate::recorder::{Binding, Cost, spread};
 
 type Runs<'a> = DeltaNetRuns<'a, WgpuBackend>;
-
-/// Number of a state's floats that a workgroup holds.
-const STATE_FLOATS: usize = 3072;
-
-/// Maximum number of columns that a workgroup processes.
-const COLS_MAX: usize = 16;
 
 pub(super) fn delta_net(backend: &mut WgpuBackend, mut of: Runs<'_>) -> Result<(), EngineError> {
     let mut before = None;
@@ -32,14 +25,6 @@ pub(super) fn delta_net(backend: &mut WgpuBackend, mut of: Runs<'_>) -> Result<(
         before = Some(run.to);
     }
     gate(backend, &of)
-}
-
-/// Returns the memory of a written state, or `None` without a state.
-pub(super) fn state(
-    states: &GpuStates<WgpuBackend>,
-    state: Option<StateId>,
-) -> Result<Option<Binding>, EngineError> {
-    state.map(|state| states.get(state)).transpose()
 }
 
 /// Records convolution and norms of a run's queries, keys and values.
@@ -78,20 +63,6 @@ fn mix(
     Ok(backend.recorder.dispatch(&backend.pipelines.delta_mix, &bindings, &params, cost)?)
 }
 
-/// Location of the state before a run. The discriminants are shader arguments.
-#[derive(Clone, Copy)]
-pub(super) enum Source {
-    Nowhere,
-    Before,
-    InPlace,
-}
-
-/// Returns the number of columns of a head's state that one workgroup holds, a power of two.
-fn cols(shape: &DeltaNetConfig) -> usize {
-    let fitting = (STATE_FLOATS / shape.key_head_dim.max(1)).clamp(1, COLS_MAX);
-    1 << fitting.ilog2()
-}
-
 /// Records the update of the states of all heads by a run.
 fn pass(
     backend: &mut WgpuBackend,
@@ -99,16 +70,10 @@ fn pass(
     run: &Run,
     from: Option<StateId>,
 ) -> Result<(), EngineError> {
-    let after = of.states.prepare(backend, run.to)?;
-    let DeltaNetRuns { net, projected, mixed, states, out, .. } = &*of;
+    let RunStates { source, before, after } = run_states(backend, of.states, run, from)?;
+    let DeltaNetRuns { net, projected, mixed, out, .. } = &*of;
     let shape = &net.shape;
-    let cols = cols(shape);
-    let none = backend.scratch(ScratchRoom::Nothing, 1)?;
-    let (source, before) = match state(states, from)? {
-        None => (Source::Nowhere, none),
-        Some(_) if from == Some(run.to) => (Source::InPlace, none),
-        Some(before) => (Source::Before, before),
-    };
+    let cols = columns_of_workgroup(shape.key_head_dim);
     let params = DeltaRuleParams {
         rows: word("rows", run.rows.len())?,
         first_row: word("rows", run.rows.start)?,

@@ -5,12 +5,14 @@ mod delta_net;
 mod elementwise;
 mod embed;
 mod experts;
+mod mamba2;
 mod norms;
 mod products;
 mod quantize;
 mod route;
 mod routed;
 mod short_conv;
+mod state_runs;
 
 use nestling_core::EngineError;
 use nestling_gpu::{
@@ -72,6 +74,7 @@ impl Device for WgpuBackend {
             Operation::HeadsRest(rest) => products::heads_rest(self, &rest),
             Operation::DeltaNet(runs) => delta_net::delta_net(self, runs),
             Operation::ShortConv(runs) => short_conv::short_conv(self, runs),
+            Operation::Mamba2(runs) => mamba2::mamba2(self, runs),
             Operation::FoundProducts(found) => routed::multiply(self, &found),
         }
     }

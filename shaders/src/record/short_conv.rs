@@ -5,7 +5,7 @@ use nestling_gpu::{
     DeviceScratch, ScratchRoom, ShortConvRuns, WorkKind, short_conv_row_work, word, work_of,
 };
 
-use super::delta_net::{Source, state};
+use super::state_runs::{RunStates, run_states};
 use crate::backend::WgpuBackend;
 use crate::params::ShortConvParams;
 use crate::recorder::{Cost, spread};
@@ -24,12 +24,7 @@ pub(super) fn short_conv(
     for run in runs {
         // Later runs of a sequence continue from the state after the previous run.
         let from = if run.depth == 0 { run.from } else { last };
-        let after = states.prepare(backend, run.to)?;
-        let (source, before) = match state(states, from)? {
-            None => (Source::Nowhere, none.clone()),
-            Some(_) if from == Some(run.to) => (Source::InPlace, none.clone()),
-            Some(before) => (Source::Before, before),
-        };
+        let RunStates { source, before, after } = run_states(backend, states, run, from)?;
         let params = ShortConvParams {
             rows: word("rows", run.rows.len())?,
             first_row: word("rows", run.rows.start)?,

@@ -5,7 +5,8 @@ use nestling_formats::Level;
 use super::checks::Operation;
 use super::{
     AttentionHeads, Backend, BindWeights, CompleteInner, DeltaNet, Encoder, FeedForward, HasShape,
-    HeadMatrices, KvPages, Linear, Outputs, PinnedExpert, Router, Routing, Shape, ShortConv, Write,
+    HeadMatrices, KvPages, Linear, Mamba2, Outputs, PinnedExpert, Router, Routing, Shape,
+    ShortConv, Write,
 };
 use crate::batch::StepRows;
 use crate::error::EngineError;
@@ -161,6 +162,20 @@ impl<B: Backend, E: Encoder<B>> Encoder<B> for CheckedEncoder<E> {
         let result = op.short_conv(conv, rows, projected.shape(), states)?;
         op.output(result, Write::Set, out.shape())?;
         self.0.short_conv(conv, rows, projected, states, out)
+    }
+
+    fn mamba2(
+        &mut self,
+        mamba2: &Mamba2<B>,
+        rows: &StepRows,
+        projected: &B::Buffer,
+        states: &mut B::StatePool,
+        out: &mut B::Buffer,
+    ) -> Result<(), EngineError> {
+        let op = Operation("mamba2");
+        let result = op.mamba2(mamba2, rows, projected.shape(), states)?;
+        op.output(result, Write::Set, out.shape())?;
+        self.0.mamba2(mamba2, rows, projected, states, out)
     }
 
     fn gate(&mut self, gate: &B::Buffer, out: &mut B::Buffer) -> Result<(), EngineError> {

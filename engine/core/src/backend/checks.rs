@@ -6,7 +6,7 @@ use nestling_formats::Level;
 
 use super::{
     AttentionHeads, Backend, DeltaNet, FeedForward, HasShape, HeadMatrices, HeadNorm, HoldsLevels,
-    Linear, PinnedExpert, RecurrentStates, Router, Shape, ShortConv, Write,
+    Linear, Mamba2, PinnedExpert, RecurrentStates, Router, Shape, ShortConv, Write,
 };
 use crate::batch::StepRows;
 use crate::error::EngineError;
@@ -351,6 +351,33 @@ impl Operation {
         }
         self.size("floats of a state", shape.state_floats(), states.state_shape().floats)?;
         Ok(Shape { rows: rows.len(), cols: shape.channels })
+    }
+
+    /// Checks a Mamba-2 layer and returns the shape of the result.
+    pub fn mamba2<B: Backend>(
+        self,
+        mamba2: &Mamba2<B>,
+        rows: &StepRows,
+        projected: Shape,
+        states: &B::StatePool,
+    ) -> Result<Shape, EngineError> {
+        let shape = &mamba2.shape;
+        self.shape("projected", Shape { rows: rows.len(), cols: shape.inputs() }, projected)?;
+        for (operand, expected, vector) in [
+            ("weights of the convolution", shape.conv_kernel * shape.channels(), &mamba2.conv),
+            ("decay rates", shape.num_heads, &mamba2.rate),
+            ("time biases", shape.num_heads, &mamba2.time_bias),
+            ("factors of inputs", shape.num_heads, &mamba2.skip),
+            ("norm of outputs", shape.inner(), &mamba2.norm),
+        ] {
+            self.size(operand, expected, vector.shape().cols)?;
+        }
+        if let Some(bias) = &mamba2.bias {
+            self.size("bias of the convolution", shape.channels(), bias.shape().cols)?;
+        }
+        self.multiple("heads", shape.n_groups, shape.num_heads)?;
+        self.size("floats of a state", shape.state_floats(), states.state_shape().floats)?;
+        Ok(Shape { rows: rows.len(), cols: shape.inner() })
     }
 
     /// Checks a router.

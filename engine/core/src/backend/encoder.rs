@@ -3,8 +3,8 @@
 use nestling_formats::Level;
 
 use super::{
-    AttentionHeads, Backend, DeltaNet, FeedForward, HasShape, HeadMatrices, Linear, PinnedExpert,
-    Router, Routing, ShortConv,
+    AttentionHeads, Backend, DeltaNet, FeedForward, HasShape, HeadMatrices, Linear, Mamba2,
+    PinnedExpert, Router, Routing, ShortConv,
 };
 use crate::batch::StepRows;
 use crate::error::EngineError;
@@ -163,6 +163,24 @@ pub trait Encoder<B: Backend>: Send {
         projected: &B::Buffer, // [T, 3 * channels]
         states: &mut B::StatePool,
         out: &mut B::Buffer, // [T, channels]
+    ) -> Result<(), EngineError>;
+
+    /// Computes a Mamba-2 layer. A row of `projected` holds output gates, the channels of the convolution
+    /// (inputs x of the heads, B and C of each group) and a time step for each head. The rows of a sequence,
+    /// which are contiguous, pass through the convolution, SiLU and the heads' states in order. The outputs
+    /// plus D · x are multiplied with `silu(gate)` and normed. States are read and written as `rows`
+    /// specifies.
+    ///
+    /// # Errors
+    /// Returns an error if sizes differ, states do not match the rows, or the device failed.
+    /// [`EngineError::Limit`] if the backend convolves fewer rows.
+    fn mamba2(
+        &mut self,
+        mamba2: &Mamba2<B>,
+        rows: &StepRows,
+        projected: &B::Buffer, // [T, inner + channels + num_heads]
+        states: &mut B::StatePool,
+        out: &mut B::Buffer, // [T, inner]
     ) -> Result<(), EngineError>;
 
     /// Computes `out *= sigmoid(gate)`, element by element.

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use nestling_formats::nested::{InputTransform, Layout, PlaneForm};
 use nestling_formats::{DType, Level};
-use nestling_import::{Activation, DeltaNetConfig, RopePairs, RouterConfig, ShortConvConfig};
+use nestling_import::{
+    Activation, DeltaNetConfig, Mamba2Config, RopePairs, RouterConfig, ShortConvConfig,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{Backend, HasShape, Shape};
@@ -149,6 +151,24 @@ pub struct ShortConv<B: Backend> {
     pub taps: B::Floats,
     /// Bias of the convolution, `[channels]`.
     pub bias: Option<B::Floats>,
+}
+
+/// The part of a Mamba-2 layer between its projections.
+pub struct Mamba2<B: Backend> {
+    /// Sizes of the layer.
+    pub shape: Mamba2Config,
+    /// Convolution weights, oldest position first, `[conv_kernel, channels]`.
+    pub conv: B::Floats,
+    /// Bias of the convolution, `[channels]`.
+    pub bias: Option<B::Floats>,
+    /// Decay rate `-exp(A_log)`, `[num_heads]`.
+    pub rate: B::Floats,
+    /// Bias added to the time steps, `[num_heads]`.
+    pub time_bias: B::Floats,
+    /// Factor D of a head's input in its output, `[num_heads]`.
+    pub skip: B::Floats,
+    /// RMSNorm of the gated outputs, `[num_heads * head_dim]`.
+    pub norm: B::Floats,
 }
 
 /// Weights and rule of a router.

@@ -19,7 +19,7 @@ use nestling_formats::Level;
 
 use super::{
     AttentionHeads, Backend, BindWeights, DeltaNet, Encoder, FeedForward, HasShape, HeadMatrices,
-    Linear, PinnedExpert, Router, Routing, ShortConv, Write,
+    Linear, Mamba2, PinnedExpert, Router, Routing, ShortConv, Write,
 };
 use crate::batch::StepRows;
 use crate::driver::block_on;
@@ -398,6 +398,18 @@ impl<B: Backend, E: Encoder<B>> Encoder<B> for RankEncoder<E> {
     ) -> Result<(), EngineError> {
         self.beat();
         self.encoder.short_conv(conv, rows, projected, states, out)
+    }
+
+    fn mamba2(
+        &mut self,
+        mamba2: &Mamba2<B>,
+        rows: &StepRows,
+        projected: &B::Buffer,
+        states: &mut B::StatePool,
+        out: &mut B::Buffer,
+    ) -> Result<(), EngineError> {
+        self.beat();
+        self.encoder.mamba2(mamba2, rows, projected, states, out)
     }
 
     fn embed(

@@ -6,15 +6,20 @@ mod delta_net;
 #[cfg(test)]
 mod delta_tests;
 mod feed_forward;
+mod head_shape;
 mod heads;
 pub(super) mod inner;
 #[cfg(test)]
 mod latent_tests;
+mod mamba2;
+#[cfg(test)]
+mod mamba2_tests;
 pub(super) mod products;
 pub(super) mod scratch;
 mod short_conv;
 #[cfg(test)]
 mod short_conv_tests;
+mod state_heads;
 #[cfg(test)]
 mod tests;
 mod tiles;
@@ -37,7 +42,7 @@ use feed_forward::{
 };
 use nestling_core::backend::{
     AttentionHeads, Backend, BindWeights, CompleteInner, DeltaNet, Encoder, ExpertUse, FeedForward,
-    HeadMatrices, Linear, Outputs, PinnedExpert, Router, Routing, ShortConv, Write, argmax,
+    HeadMatrices, Linear, Mamba2, Outputs, PinnedExpert, Router, Routing, ShortConv, Write, argmax,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::error::EngineError;
@@ -302,6 +307,18 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
     ) -> Result<(), EngineError> {
         let Cpu { team, scratch, .. } = &mut *self.cpu;
         short_conv::short_conv(team, &mut scratch.delta_net, conv, rows, projected, states, out)
+    }
+
+    fn mamba2(
+        &mut self,
+        mamba2: &Mamba2<Cpu>,
+        rows: &StepRows,
+        projected: &CpuBuffer,
+        states: &mut CpuStates,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        let Cpu { team, scratch, .. } = &mut *self.cpu;
+        mamba2::mamba2(team, &mut scratch.delta_net, mamba2, rows, projected, states, out)
     }
 
     fn gate(&mut self, gate: &CpuBuffer, out: &mut CpuBuffer) -> Result<(), EngineError> {

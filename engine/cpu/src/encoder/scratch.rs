@@ -5,8 +5,8 @@ use std::sync::Mutex;
 
 use nestling_formats::Level;
 use nestling_formats::memory::{OutOfMemory, try_reserve};
-use nestling_import::DeltaNetConfig;
 
+use super::head_shape::HeadShape;
 use super::products::RowMap;
 use crate::aligned::{STEP, try_resize};
 use crate::attention::AttentionRows;
@@ -33,9 +33,9 @@ pub(crate) struct RecurrentScratch {
     pub runs: Vec<Run>,
     /// Rows of each run.
     pub run_of: Vec<Range<usize>>, // [T]
-    /// Queries, keys and values after the convolution and the norms.
+    /// Queries, keys and values (C, B and x of Mamba-2) after the convolution and the norms.
     pub mixed: Vec<f32>, // [T, channels]
-    /// Decay and beta.
+    /// Decay, and beta or time step.
     pub factors: Vec<[f32; 2]>, // [T, value heads]
     /// Outputs of heads: consecutive runs, each `[value heads, rows, value_head_dim]`.
     pub gathered: Vec<f32>,
@@ -53,17 +53,17 @@ impl RecurrentScratch {
     ///
     /// # Errors
     /// Fails with [`OutOfMemory`].
-    pub fn prepare(&mut self, shape: &DeltaNetConfig) -> Result<(), OutOfMemory> {
+    pub fn prepare(&mut self, shape: &HeadShape) -> Result<(), OutOfMemory> {
         self.run_of.clear();
         let rows = self.runs.iter().map(|run| run.rows.len()).sum();
         try_reserve(&mut self.run_of, STEP, rows)?;
         let run_of = self.runs.iter().flat_map(|run| run.rows.clone().map(|_| run.rows.clone()));
         self.run_of.extend(run_of);
-        try_resize(&mut self.zeros, shape.channels(), 0.0)?;
-        try_resize(&mut self.mixed, rows * shape.channels(), 0.0)?;
-        try_resize(&mut self.factors, rows * shape.num_value_heads, [0.0; 2])?;
-        try_resize(&mut self.gathered, rows * shape.value_dim(), 0.0)?;
-        try_resize(&mut self.windows, shape.window() * shape.channels(), 0.0)
+        try_resize(&mut self.zeros, shape.channels, 0.0)?;
+        try_resize(&mut self.mixed, rows * shape.channels, 0.0)?;
+        try_resize(&mut self.factors, rows * shape.heads, [0.0; 2])?;
+        try_resize(&mut self.gathered, rows * shape.width(), 0.0)?;
+        try_resize(&mut self.windows, shape.window * shape.channels, 0.0)
     }
 }
 

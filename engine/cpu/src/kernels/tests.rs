@@ -7,6 +7,7 @@ use nestling_import::{ExpertGroups, GroupScore, RouterScore};
 use super::*;
 use crate::attention::SharedRows;
 use crate::columns::Cut;
+use crate::delta_net::StateRule;
 use crate::rows::QuantizedRows;
 use crate::threads::ThreadPool;
 use nestling_core::kv_cache::KvDtype;
@@ -113,9 +114,11 @@ fn delta_nets_agree() {
         kernels.gate(&mut out, &noise(size, 34));
         out
     });
-    compare("delta_rule", |kernels, size| {
+    compare("pass_rows", |kernels, size| {
         let (keys, rows) = (1 + size % 7, noise(3 * 200, 35));
-        let head = DeltaHead {
+        let rule = if size % 2 == 0 { StateRule::Delta } else { StateRule::Scaled };
+        let head = StateHead {
+            rule,
             rows: &rows,
             stride: 200,
             columns: [0, 20, 40],
@@ -126,9 +129,9 @@ fn delta_nets_agree() {
         };
         let before = noise(keys * size, 36);
         let (mut state, mut out) = (before.clone(), vec![0.0; 3 * size]);
-        kernels.delta_rule(head, None, &mut state, &mut out);
+        kernels.pass_rows(head, None, &mut state, &mut out);
         let (mut other, mut again) = (noise(keys * size, 37), vec![0.0; 3 * size]);
-        kernels.delta_rule(head, Some(&before), &mut other, &mut again);
+        kernels.pass_rows(head, Some(&before), &mut other, &mut again);
         assert_eq!((bits(&state), bits(&out)), (bits(&other), bits(&again)));
         [state, out].concat()
     });

@@ -6,6 +6,7 @@
 mod attention;
 mod delta_net;
 mod experts;
+mod mamba2;
 mod multiply;
 mod pages;
 mod short_conv;
@@ -18,8 +19,8 @@ use super::math;
 use super::states::CpuStates;
 use nestling_core::backend::{
     AttentionHeads, Backend, BackendLimits, BindWeights, CheckedEncoder, DeltaNet, Encoder,
-    FeedForward, HeadMatrices, Linear, NoSlots, NoTable, PinnedExpert, Router, Routing, ShortConv,
-    Write, argmax,
+    FeedForward, HeadMatrices, Linear, Mamba2, NoSlots, NoTable, PinnedExpert, Router, Routing,
+    ShortConv, Write, argmax,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::error::EngineError;
@@ -387,6 +388,17 @@ impl Encoder<Reference> for ReferenceEncoder {
         out: &mut ReferenceBuffer,
     ) -> Result<(), EngineError> {
         short_conv::short_conv(conv, rows, projected, states, out)
+    }
+
+    fn mamba2(
+        &mut self,
+        mamba2: &Mamba2<Reference>,
+        rows: &StepRows,
+        projected: &ReferenceBuffer,
+        states: &mut CpuStates,
+        out: &mut ReferenceBuffer,
+    ) -> Result<(), EngineError> {
+        mamba2::mamba2(mamba2, rows, projected, states, out)
     }
 
     fn gate(

@@ -6,6 +6,7 @@ mod delta_net;
 mod elementwise;
 mod embed;
 mod experts;
+mod mamba2;
 mod norms;
 mod products;
 mod quantize;
@@ -18,7 +19,7 @@ mod state_runs;
 use nestling_core::EngineError;
 use nestling_core::backend::{
     AttentionHeads, BackendLimits, BindWeights, CompleteInner, DeltaNet, Encoder, FeedForward,
-    HeadMatrices, Linear, PinnedExpert, Router, Routing, ShortConv, Write,
+    HeadMatrices, Linear, Mamba2, PinnedExpert, Router, Routing, ShortConv, Write,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
@@ -246,6 +247,19 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
     ) -> Result<(), EngineError> {
         check_limit("taps of short_conv", LIMITS.short_conv_taps_max, conv.shape.taps)?;
         short_conv::short_conv(self.operation()?, conv, rows, projected, states, out)
+    }
+
+    fn mamba2(
+        &mut self,
+        mamba2: &Mamba2<D>,
+        rows: &StepRows,
+        projected: &GpuBuffer<D>,
+        states: &mut GpuStates<D>,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), EngineError> {
+        check_limit("taps of mamba2", LIMITS.short_conv_taps_max, mamba2.shape.conv_kernel)?;
+        check_limit("rows of a state", HEAD_DIM_MAX, mamba2.shape.state_size)?;
+        mamba2::mamba2(self.operation()?, mamba2, rows, projected, states, out)
     }
 
     fn gate(&mut self, gate: &GpuBuffer<D>, out: &mut GpuBuffer<D>) -> Result<(), EngineError> {

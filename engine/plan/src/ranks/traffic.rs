@@ -10,7 +10,7 @@ use super::fabric::Operation;
 
 /// Matrices of a layer whose products are one operation, and so one exchange. The inner activations of a feed-forward part
 /// are gathered once for gate and up. Kinds that are not listed are held by every rank.
-const PRODUCTS: [&[MatrixKind]; 12] = [
+const PRODUCTS: [&[MatrixKind]; 14] = [
     &[MatrixKind::Query, MatrixKind::Key, MatrixKind::Value],
     &[MatrixKind::QueryGate],
     &[MatrixKind::LatentDown],
@@ -21,6 +21,8 @@ const PRODUCTS: [&[MatrixKind]; 12] = [
     &[MatrixKind::DeltaOut],
     &[MatrixKind::ShortConvIn],
     &[MatrixKind::ShortConvOut],
+    &[MatrixKind::Mamba2In],
+    &[MatrixKind::Mamba2Out],
     &[MatrixKind::Gate],
     &[MatrixKind::Down],
 ];

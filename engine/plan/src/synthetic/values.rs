@@ -128,8 +128,10 @@ impl<'a> Values<'a> {
             FloatKind::Router => return self.fill_router(out),
             FloatKind::AttentionNorm => ATTENTION_GAIN,
             FloatKind::FeedForwardNorm => FEED_FORWARD_GAIN,
-            FloatKind::DeltaConv | FloatKind::ShortConvTaps => CONVOLUTION_TAP,
-            FloatKind::DeltaDecay => DECAY_RATE,
+            FloatKind::DeltaConv | FloatKind::ShortConvTaps | FloatKind::Mamba2Conv => {
+                CONVOLUTION_TAP
+            }
+            FloatKind::DeltaDecay | FloatKind::Mamba2Decay => DECAY_RATE,
             FloatKind::QueryBias
             | FloatKind::KeyBias
             | FloatKind::ValueBias
@@ -144,7 +146,11 @@ impl<'a> Values<'a> {
             | FloatKind::DeltaTimeBias
             | FloatKind::ShortConvBias
             | FloatKind::ShortConvInBias
-            | FloatKind::ShortConvOutBias => 0.0,
+            | FloatKind::ShortConvOutBias
+            | FloatKind::Mamba2ConvBias
+            | FloatKind::Mamba2InBias
+            | FloatKind::Mamba2OutBias
+            | FloatKind::Mamba2TimeBias => 0.0,
             _ => 1.0,
         };
         out.as_chunks_mut::<4>().0.iter_mut().for_each(|out| *out = constant.to_le_bytes());

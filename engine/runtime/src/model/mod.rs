@@ -7,6 +7,7 @@ mod embedding;
 mod floats;
 mod latent_weights;
 pub mod layer;
+mod mamba2_weights;
 pub mod memory;
 pub mod mixer;
 mod needs;

@@ -314,6 +314,10 @@ fn check_limits<B: Backend>(config: &ModelConfig, backend: &B) -> Result<(), Eng
                 found.push(("taps of short_conv", limits.short_conv_taps_max, shape.taps));
                 0
             }
+            TokenMixer::Mamba2(shape) => {
+                found.push(("mamba_d_conv", limits.short_conv_taps_max, shape.conv_kernel));
+                shape.head_dim.max(shape.state_size)
+            }
         };
         found.push(("head_dim", limits.head_dim_max, head_dim));
         if let FeedForward::Moe { num_experts, num_experts_per_tok, .. } = layer.feed_forward {

@@ -303,6 +303,9 @@ impl<B: Backend> Loader<'_, B> {
             TokenMixer::ShortConv(shape) => {
                 MixerWeights::Recurrent(self.short_conv(config, shape, &mut dense, &floats)?)
             }
+            TokenMixer::Mamba2(shape) => {
+                MixerWeights::Recurrent(self.mamba2(config, shape, &mut dense, &floats)?)
+            }
         };
         let shared = match layer.feed_forward.dense_size() {
             Some(intermediate_size) => {

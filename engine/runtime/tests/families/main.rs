@@ -75,6 +75,8 @@ family!(gpt_oss_bf16, "gpt-oss-bf16");
 family!(granite, "granite");
 family!(granite_moe, "granite-moe");
 family!(granite_moe_bias, "granite-moe-bias");
+family!(granite_moe_hybrid, "granite-moe-hybrid");
+family!(granite_moe_hybrid_dense, "granite-moe-hybrid-dense");
 family!(granite_moe_shared, "granite-moe-shared");
 family!(kimi_k2, "kimi-k2");
 family!(lfm2, "lfm2");
@@ -112,6 +114,8 @@ calibration! {
     #[ignore = "slow"] granite: "granite",
     #[ignore = "slow"] granite_moe: "granite-moe",
     #[ignore = "slow"] granite_moe_bias: "granite-moe-bias",
+    granite_moe_hybrid: "granite-moe-hybrid",
+    #[ignore = "slow"] granite_moe_hybrid_dense: "granite-moe-hybrid-dense",
     #[ignore = "slow"] granite_moe_shared: "granite-moe-shared",
     #[ignore = "slow"] kimi_k2: "kimi-k2",
     #[ignore = "slow"] lfm2: "lfm2",

@@ -45,6 +45,8 @@ families! {
     granite: "granite",
     granite_moe: "granite-moe",
     granite_moe_bias: "granite-moe-bias",
+    granite_moe_hybrid: "granite-moe-hybrid",
+    granite_moe_hybrid_dense: "granite-moe-hybrid-dense",
     granite_moe_shared: "granite-moe-shared",
     kimi_k2: "kimi-k2",
     lfm2: "lfm2",

@@ -6,6 +6,7 @@ pub mod elementwise;
 mod embed;
 mod experts_sum;
 mod feed_forward;
+pub mod mamba2;
 pub mod matrices;
 pub mod norms;
 pub mod products;
@@ -25,6 +26,7 @@ pub fn suite<D: OperationsDevice>() -> Vec<Test> {
         embed::suite::<D>(),
         experts_sum::suite::<D>(),
         feed_forward::suite::<D>(),
+        mamba2::suite::<D>(),
         norms::suite::<D>(),
         products::suite::<D>(),
         route::suite::<D>(),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use xxhash_rust::xxh3::Xxh3;
 
 use super::{Asset, Checkpoint, SmallFiles, TensorInfo};
-use crate::config::{AttentionConfig, RopeScaling, TokenMixer};
+use crate::config::{AttentionConfig, RopeConfig, RopeScaling, TokenMixer};
 use crate::gguf::{GgufHeader, assets, config_json, part_names};
 use crate::limits::MAX_HEAD_DIM;
 use crate::names::{self, FREQUENCY_FACTORS};
@@ -164,7 +164,7 @@ impl Checkpoint {
             _ => None,
         });
         let mut proportional = attention.filter_map(|rope| match rope.scaling {
-            RopeScaling::Proportional { pairs } => Some((pairs, rope.dims / 2)),
+            RopeScaling::Proportional { pairs } if rope != RopeConfig::NONE => Some((pairs, rope.dims / 2)),
             _ => None,
         });
         let Some((turning, all)) = proportional.next() else { return Ok(()) };

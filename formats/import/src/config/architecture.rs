@@ -29,6 +29,8 @@ pub enum Architecture {
     GraniteMoe,
     /// `GraniteMoeSharedForCausalLM`.
     GraniteMoeShared,
+    /// `GraniteMoeHybridForCausalLM`, with or without experts.
+    GraniteMoeHybrid,
     /// `Qwen2MoeForCausalLM`.
     Qwen2Moe,
     /// `DeepseekV2ForCausalLM`.

@@ -2,8 +2,8 @@
 
 use super::keys::{self, Parts};
 use super::{
-    Architecture, AttentionConfig, Family, ModelConfig, Multipliers, RouterConfig, SharedExpert,
-    SharedGate,
+    Architecture, AttentionConfig, Family, ModelConfig, Multipliers, RopeConfig, RouterConfig,
+    SharedExpert, SharedGate,
 };
 use crate::ImportError;
 use crate::json::Fields;
@@ -74,7 +74,7 @@ fn read_shared(fields: &Fields) -> Result<ModelConfig, ImportError> {
 }
 
 /// Returns an equivalent model without a factor of the parts' outputs.
-fn without_residual_multiplier(
+pub(super) fn without_residual_multiplier(
     fields: &Fields,
     mut config: ModelConfig,
 ) -> Result<ModelConfig, ImportError> {
@@ -116,15 +116,23 @@ fn read(
 }
 
 fn attention(fields: &Fields) -> Result<AttentionConfig, ImportError> {
-    keys::silu(fields)?;
     keys::full_attention(fields)?;
-    let mut attention = keys::attention(fields)?;
+    attention_of(fields, keys::rope)
+}
+
+/// Reads the attention of layers that have it, with the given reader of RoPE.
+pub(super) fn attention_of(
+    fields: &Fields,
+    rope: fn(&Fields, usize) -> Result<RopeConfig, ImportError>,
+) -> Result<AttentionConfig, ImportError> {
+    keys::silu(fields)?;
+    let mut attention = keys::attention_with(fields, rope)?;
     attention.bias = keys::attention_bias(fields)?;
     attention.scale = keys::factor(fields, "attention_multiplier")?;
     Ok(attention)
 }
 
-fn multipliers(fields: &Fields) -> Result<Multipliers, ImportError> {
+pub(super) fn multipliers(fields: &Fields) -> Result<Multipliers, ImportError> {
     Ok(Multipliers {
         embedding: keys::factor(fields, "embedding_multiplier")?,
         residual: keys::factor(fields, "residual_multiplier")?,

@@ -431,7 +431,7 @@ pub(super) fn factor(fields: &Fields, key: &str) -> Result<f32, ImportError> {
     }
 }
 
-fn epsilon(fields: &Fields) -> Result<f32, ImportError> {
+pub(super) fn epsilon(fields: &Fields) -> Result<f32, ImportError> {
     match fields.number("rms_norm_eps")?.map(|value| value as f32) {
         Some(epsilon) if epsilon > 0.0 && epsilon < 1.0 => Ok(epsilon),
         _ => Err(fields.wrong("rms_norm_eps", "a number between 0 and 1")),

@@ -19,11 +19,13 @@ mod glm4_moe;
 mod glm4_moe_lite;
 mod gpt_oss;
 mod granite_moe;
+mod granite_moe_hybrid;
 mod keys;
 mod latent;
 mod lfm2;
 mod lfm2_moe;
 mod llama;
+mod mamba2;
 mod minimax_m2;
 mod mixtral;
 mod multipliers;
@@ -51,6 +53,7 @@ pub use architecture::Architecture;
 pub use delta_net::DeltaNetConfig;
 pub use generation::GenerationDefaults;
 pub use latent::LatentConfig;
+pub use mamba2::Mamba2Config;
 pub use multipliers::Multipliers;
 pub use rope::{
     AngleFactors, Llama3Scaling, LongRopeScaling, RopeConfig, RopeScaling, YarnScaling,
@@ -92,6 +95,7 @@ const FAMILIES: &[Family] = &[
     granite_moe::FAMILY,
     granite_moe::SHARED_FAMILY,
     granite_moe::DENSE_FAMILY,
+    granite_moe_hybrid::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
     llama::FAMILY,
@@ -391,6 +395,8 @@ pub enum TokenMixer {
     DeltaNet(DeltaNetConfig),
     /// Gated short convolution, with a state of fixed size.
     ShortConv(ShortConvConfig),
+    /// Mamba-2, with a state of fixed size.
+    Mamba2(Mamba2Config),
 }
 
 impl TokenMixer {
@@ -399,7 +405,7 @@ impl TokenMixer {
         match self {
             Self::Attention(attention) => Some(&attention.rope),
             Self::Latent(latent) => Some(&latent.rope),
-            Self::DeltaNet(_) | Self::ShortConv(_) => None,
+            Self::DeltaNet(_) | Self::ShortConv(_) | Self::Mamba2(_) => None,
         }
     }
 }

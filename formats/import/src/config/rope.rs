@@ -15,6 +15,12 @@ pub struct RopeConfig {
     pub scaling: RopeScaling,
 }
 
+impl RopeConfig {
+    /// Absence of RoPE: one pair of elements, which never turns.
+    pub const NONE: Self =
+        Self { theta: 1.0, dims: 2, scaling: RopeScaling::Proportional { pairs: 0 } };
+}
+
 /// Scaling of RoPE frequencies, mostly for contexts longer than the original training context.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[expect(clippy::large_enum_variant, reason = "a few for each model, which are copied like others")]

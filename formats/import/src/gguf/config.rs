@@ -2,7 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::families::{FAMILIES, Family, GROUPED, Key, SIGMOID};
+use super::families::{FAMILIES, GROUPED};
+use super::family::{Family, SIGMOID};
+use super::key::Key;
 use super::keys::{Keys, whole};
 use super::{BlockType, GgufHeader, frequencies};
 use crate::names::FREQUENCY_FACTORS;
@@ -81,8 +83,11 @@ pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>, ImportError> {
         config.insert((*key).into(), value.json());
     }
     for (part, key) in family.present {
-        let name = format!("blk.0.{part}");
-        let found = header.tensors.iter().any(|tensor| tensor.name == name);
+        let is_part = |name: &str| {
+            let of_layer = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.'));
+            of_layer.is_some_and(|(_, name)| name == *part)
+        };
+        let found = header.tensors.iter().any(|tensor| is_part(&tensor.name));
         config.insert((*key).into(), json!(found));
     }
     config.insert("vocab_size".into(), json!(vocabulary(header)?));
@@ -175,6 +180,11 @@ impl Keys<'_> {
                 if let Some(found) = self.layer_kinds(theirs, *names)? {
                     config.insert((*kinds).into(), json!(found));
                 }
+            }
+            Key::Choice(theirs, ours, [no, yes]) => {
+                let is_no = self.metadata.boolean(&self.name(theirs))? == Some(false);
+                let chosen = if is_no { no } else { yes };
+                config.insert((*ours).into(), json!(chosen));
             }
             Key::ByWindow(theirs, ours) => {
                 for (ours, value) in ours.iter().zip(self.by_window(theirs)?) {

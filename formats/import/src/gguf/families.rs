@@ -1,67 +1,11 @@
 //! Model families by their llama.cpp names, as a table.
 
-use serde_json::{Value, json};
-
-pub use super::key::Key;
+use super::family::{DENSE, Family, Fixed, PLAIN, SIGMOID, SILU, SOFTMAX_OF_CHOSEN};
+use super::granite;
+use super::key::Key;
 
 /// Key of the layers with a sliding window.
 pub const PATTERN: &str = "attention.sliding_window_pattern";
-
-/// A family in both formats.
-pub struct Family {
-    /// Value of `general.architecture`, which is also the prefix of its keys.
-    pub gguf: &'static str,
-    /// Value of `model_type`.
-    pub model_type: &'static str,
-    /// Class name in `architectures`.
-    pub class: &'static str,
-    /// Keys in addition to [`COMMON`], or replacing one of them, without the prefix.
-    pub keys: &'static [Key],
-    /// Fixed `config.json` values of the family.
-    pub fixed: &'static [(&'static str, Fixed)],
-    /// `config.json` values for keys that the file lacks, if an absent key in `config.json` would mean
-    /// something else.
-    pub absent: &'static [(&'static str, Fixed)],
-    /// `config.json` flags that are true if the first layer has a certain tensor.
-    pub present: &'static [(&'static str, &'static str)],
-    /// Redundant keys.
-    pub ignored: &'static [&'static str],
-    /// Value of `expert_gating_func` for the family's scoring.
-    pub gating: u64,
-    /// True if the family has no experts. Other families may have the same name.
-    pub is_dense: bool,
-    /// True if files may have a tensor with divisors of the RoPE frequencies.
-    pub divides_frequencies: bool,
-    /// Key that distinguishes the family from others with the same name.
-    pub marked_by: Option<&'static str>,
-    /// `config.json` object that holds these keys in multimodal models.
-    pub part: Option<&'static str>,
-}
-
-/// A fixed value.
-#[derive(Clone, Copy)]
-pub enum Fixed {
-    /// Boolean.
-    Bool(bool),
-    /// Text.
-    Text(&'static str),
-    /// Integer.
-    Whole(u64),
-    /// Null.
-    Null,
-}
-
-impl Fixed {
-    /// Returns the value as JSON.
-    pub fn json(self) -> Value {
-        match self {
-            Self::Bool(value) => json!(value),
-            Self::Text(value) => json!(value),
-            Self::Whole(value) => json!(value),
-            Self::Null => Value::Null,
-        }
-    }
-}
 
 /// Keys of all families.
 pub const COMMON: &[Key] = &[
@@ -98,15 +42,6 @@ pub const KNOWN: &[&str] = &[
     "expert_group_count",
     "expert_group_used_count",
 ];
-
-/// Softmax over all experts.
-const SOFTMAX: u64 = 1;
-
-/// Sigmoid of each logit.
-pub const SIGMOID: u64 = 2;
-
-/// Softmax over the selected experts. It equals a softmax over all experts with renormalization.
-const SOFTMAX_OF_CHOSEN: u64 = 3;
 
 /// Keys of families with latent attention.
 const LATENT: &[Key] = &[
@@ -198,54 +133,6 @@ const RECURRENT: &[Key] = &[
     Key::Kinds("attention.recurrent_layers", "layer_types", ["full_attention", "linear_attention"]),
 ];
 
-/// Keys of Granite without experts.
-const GRANITE_DENSE: &[Key] = &[
-    Key::Same("feed_forward_length", "intermediate_size"),
-    Key::Same("attention.scale", "attention_multiplier"),
-    Key::Same("embedding_scale", "embedding_multiplier"),
-    Key::Same("residual_scale", "residual_multiplier"),
-    Key::Same("logit_scale", "logits_scaling"),
-];
-
-/// Keys of Granite's MoE models.
-const GRANITE: &[Key] = &[
-    Key::Same("feed_forward_length", "intermediate_size"),
-    Key::Same("expert_count", "num_local_experts"),
-    Key::Same("attention.scale", "attention_multiplier"),
-    Key::Same("embedding_scale", "embedding_multiplier"),
-    Key::Same("residual_scale", "residual_multiplier"),
-    Key::Same("logit_scale", "logits_scaling"),
-    Key::Optional("expert_shared_feed_forward_length", "shared_intermediate_size"),
-];
-
-const SILU: (&str, Fixed) = ("hidden_act", Fixed::Text("silu"));
-
-/// Defaults for most families.
-const PLAIN: Family = Family {
-    gguf: "",
-    model_type: "",
-    class: "",
-    keys: &[],
-    fixed: &[],
-    absent: &[],
-    present: &[],
-    ignored: &[],
-    gating: SOFTMAX,
-    is_dense: false,
-    divides_frequencies: false,
-    marked_by: None,
-    part: None,
-};
-
-/// Defaults for families without experts. Some files have the numbers of experts, which are 0.
-const DENSE: Family = Family {
-    keys: &[Key::Same("feed_forward_length", "intermediate_size")],
-    fixed: &[SILU],
-    ignored: &["expert_count", "expert_used_count"],
-    is_dense: true,
-    ..PLAIN
-};
-
 /// Qwen3-MoE, also the base of the families with the same experts.
 const QWEN3: Family = Family {
     gguf: "qwen3moe",
@@ -297,15 +184,8 @@ pub const FAMILIES: &[Family] = &[
         present: &[("attn_output.bias", "attention_bias")],
         ..DENSE
     },
-    Family {
-        gguf: "granite",
-        model_type: "granite",
-        class: "GraniteForCausalLM",
-        keys: GRANITE_DENSE,
-        present: &[("attn_output.bias", "attention_bias")],
-        divides_frequencies: true,
-        ..DENSE
-    },
+    granite::DENSE,
+    granite::HYBRID_DENSE,
     Family {
         gguf: "gemma3",
         model_type: "gemma3_text",
@@ -332,25 +212,9 @@ pub const FAMILIES: &[Family] = &[
         ignored: &["expert_feed_forward_length"],
         ..PLAIN
     },
-    Family {
-        gguf: "granitemoe",
-        model_type: "granitemoeshared",
-        class: "GraniteMoeSharedForCausalLM",
-        keys: GRANITE,
-        fixed: &[SILU, ("attention_bias", Fixed::Bool(false))],
-        ignored: &["expert_feed_forward_length"],
-        marked_by: Some("expert_shared_feed_forward_length"),
-        ..PLAIN
-    },
-    Family {
-        gguf: "granitemoe",
-        model_type: "granitemoe",
-        class: "GraniteMoeForCausalLM",
-        keys: GRANITE,
-        fixed: &[SILU, ("attention_bias", Fixed::Bool(false))],
-        ignored: &["expert_feed_forward_length"],
-        ..PLAIN
-    },
+    granite::SHARED,
+    granite::PLAIN,
+    granite::HYBRID,
     Family {
         gguf: "qwen2moe",
         model_type: "qwen2_moe",

@@ -14,6 +14,8 @@ pub enum Key {
     /// Number of key heads per layer, 0 for layers without attention: the name of the number, the name of the
     /// layer kinds, and the kinds for 0 and for others.
     HeadsByLayer(&'static str, &'static str, &'static str, [&'static str; 2]),
+    /// Boolean, converted to a text: that for false, and that for true or an absent key.
+    Choice(&'static str, &'static str, [&'static str; 2]),
     /// Different values for layers with and without a sliding window, each with its own name.
     ByWindow(&'static str, [&'static str; 2]),
 }
@@ -27,6 +29,7 @@ impl Key {
             | Self::Quotient(theirs, ..)
             | Self::Kinds(theirs, ..)
             | Self::HeadsByLayer(theirs, ..)
+            | Self::Choice(theirs, ..)
             | Self::ByWindow(theirs, _) => theirs,
         }
     }

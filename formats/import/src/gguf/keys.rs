@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::families::{COMMON, EXPERTS, Family, KNOWN, Key};
+use super::families::{COMMON, EXPERTS, KNOWN};
+use super::family::Family;
+use super::key::Key;
 use super::{GgufMetadata, GgufValue};
 use crate::ImportError;
 

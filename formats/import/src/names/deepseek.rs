@@ -44,7 +44,9 @@ fn slices(config: &ModelConfig, id: MatrixId) -> Option<Vec<TensorSlice>> {
             })?;
             return Some(vec![TensorSlice::whole(name)]);
         }
-        TokenMixer::DeltaNet(_) | TokenMixer::ShortConv(_) => return None,
+        TokenMixer::DeltaNet(_) | TokenMixer::ShortConv(_) | TokenMixer::Mamba2(_) => {
+            return None;
+        }
     };
     let part = match (id.kind, id.expert) {
         (MatrixKind::Query, None) => "self_attn.q_proj",

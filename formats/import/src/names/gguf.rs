@@ -26,8 +26,13 @@ pub fn naming(architecture: Architecture) -> Naming {
 /// Returns true if llama.cpp rotates adjacent elements of a head, whereas the published weights pair the
 /// halves. GGUF files of such families have permuted query and key rows.
 pub(crate) fn turns_adjacent(architecture: Architecture) -> bool {
-    use Architecture::{Granite, GraniteMoe, GraniteMoeShared, Llama, Mistral, Mixtral};
-    matches!(architecture, Llama | Mistral | Mixtral | Granite | GraniteMoe | GraniteMoeShared)
+    use Architecture::{
+        Granite, GraniteMoe, GraniteMoeHybrid, GraniteMoeShared, Llama, Mistral, Mixtral,
+    };
+    matches!(
+        architecture,
+        Llama | Mistral | Mixtral | Granite | GraniteMoe | GraniteMoeShared | GraniteMoeHybrid
+    )
 }
 
 /// Returns the tensors with permuted rows, with their numbers of heads.
@@ -68,6 +73,8 @@ fn slice(config: &ModelConfig, id: MatrixId) -> Option<TensorSlice> {
         MatrixKind::Output => "attn_output",
         MatrixKind::ShortConvIn => "shortconv.in_proj",
         MatrixKind::ShortConvOut => "shortconv.out_proj",
+        MatrixKind::Mamba2In => "ssm_in",
+        MatrixKind::Mamba2Out => "ssm_out",
         MatrixKind::Gate => "ffn_gate",
         MatrixKind::Up => "ffn_up",
         MatrixKind::Down => "ffn_down",
@@ -245,6 +252,12 @@ fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
         FloatKind::DeltaTimeBias => "ssm_dt.bias",
         FloatKind::DeltaNorm => "ssm_norm.weight",
         FloatKind::ShortConvTaps => "shortconv.conv.weight",
+        FloatKind::Mamba2Conv => "ssm_conv1d.weight",
+        FloatKind::Mamba2ConvBias => "ssm_conv1d.bias",
+        FloatKind::Mamba2Decay => "ssm_a",
+        FloatKind::Mamba2TimeBias => "ssm_dt.bias",
+        FloatKind::Mamba2Skip => "ssm_d",
+        FloatKind::Mamba2Norm => "ssm_norm.weight",
         _ => return None,
     };
     let rows = bias_by_halves(config, id).unwrap_or_else(|| qwen3_next::float_rows(config, id));

@@ -2,7 +2,8 @@
 //! expert has the same layout.
 
 use super::{
-    FloatSource, Naming, Runs, TensorSlice, attention_matrix, float_with, is_redundant, table,
+    FloatChange, FloatSource, Naming, Runs, TensorSlice, attention_matrix, float_with,
+    is_redundant, table,
 };
 use crate::config::{FeedForward, ModelConfig};
 use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
@@ -21,13 +22,17 @@ fn slice(config: &ModelConfig, id: MatrixId) -> Option<TensorSlice> {
     if let (Some(part), None) = (attention_matrix(id.kind), id.expert) {
         return Some(TensorSlice::whole(format!("model.layers.{layer}.{part}")));
     }
+    if let (Some(part), None) = (mamba2_matrix(id.kind), id.expert) {
+        return Some(TensorSlice::whole(format!("model.layers.{layer}.{part}")));
+    }
     let layer_config = config.layers.get(usize::try_from(layer).ok()?)?;
-    let FeedForward::Moe { moe_intermediate_size, shared, .. } = layer_config.feed_forward else {
-        return None;
-    };
-    let (owner, width) = match id.expert {
-        Some(_) => ("block_sparse_moe", moe_intermediate_size),
-        None => ("shared_mlp", shared?.intermediate_size),
+    let (owner, width) = match (id.expert, layer_config.feed_forward) {
+        (Some(_), FeedForward::Moe { moe_intermediate_size, .. }) => {
+            ("block_sparse_moe", moe_intermediate_size)
+        }
+        (Some(_), FeedForward::Dense { .. }) => return None,
+        // Granite 4 without experts keeps the shared expert's name for the dense part.
+        (None, feed_forward) => ("shared_mlp", feed_forward.dense_size()?),
     };
     let (part, rows) = match id.kind {
         MatrixKind::Gate => ("input_linear", Runs::range(0, width)),
@@ -40,9 +45,30 @@ fn slice(config: &ModelConfig, id: MatrixId) -> Option<TensorSlice> {
     Some(TensorSlice { index, rows, ..TensorSlice::whole(name) })
 }
 
-fn float(_: &ModelConfig, id: FloatId) -> Option<FloatSource> {
-    float_with(id, |kind| match kind {
-        FloatKind::Router => Some("block_sparse_moe.router.layer.weight"),
+fn mamba2_matrix(kind: MatrixKind) -> Option<&'static str> {
+    match kind {
+        MatrixKind::Mamba2In => Some("mamba.in_proj.weight"),
+        MatrixKind::Mamba2Out => Some("mamba.out_proj.weight"),
         _ => None,
-    })
+    }
+}
+
+fn float(_: &ModelConfig, id: FloatId) -> Option<FloatSource> {
+    let source = float_with(id, |kind| match kind {
+        FloatKind::Router => Some("block_sparse_moe.router.layer.weight"),
+        FloatKind::Mamba2Conv => Some("mamba.conv1d.weight"),
+        FloatKind::Mamba2ConvBias => Some("mamba.conv1d.bias"),
+        FloatKind::Mamba2InBias => Some("mamba.in_proj.bias"),
+        FloatKind::Mamba2OutBias => Some("mamba.out_proj.bias"),
+        FloatKind::Mamba2Decay => Some("mamba.A_log"),
+        FloatKind::Mamba2TimeBias => Some("mamba.dt_bias"),
+        FloatKind::Mamba2Skip => Some("mamba.D"),
+        FloatKind::Mamba2Norm => Some("mamba.norm.weight"),
+        _ => None,
+    });
+    let change = match id.kind {
+        FloatKind::Mamba2Decay => FloatChange::NegativeExp,
+        _ => FloatChange::Kept,
+    };
+    source.map(|source| FloatSource { change, ..source })
 }

@@ -200,7 +200,9 @@ pub fn published(architecture: Architecture) -> Naming {
         Architecture::Qwen35MoeText => qwen3_next::TEXT_ALONE,
         Architecture::Mixtral => mixtral::NAMING,
         Architecture::GptOss => gpt_oss::NAMING,
-        Architecture::GraniteMoe | Architecture::GraniteMoeShared => granite_moe::NAMING,
+        Architecture::GraniteMoe
+        | Architecture::GraniteMoeShared
+        | Architecture::GraniteMoeHybrid => granite_moe::NAMING,
         Architecture::Qwen3VlMoe => qwen::WITH_IMAGES,
         Architecture::Qwen3OmniMoe => qwen::WITH_SOUND,
         Architecture::MiniMaxM2 => mixtral::WITH_DRAFTS,

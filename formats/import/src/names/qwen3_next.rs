@@ -123,7 +123,9 @@ pub(super) fn in_gguf(config: &ModelConfig, id: MatrixId) -> Option<Vec<TensorSl
             return is_query.then(|| vec![within("attn_q", rows)]);
         }
         TokenMixer::DeltaNet(delta_net) => delta_net,
-        TokenMixer::Latent(_) | TokenMixer::ShortConv(_) => return Some(Vec::new()),
+        TokenMixer::Latent(_) | TokenMixer::ShortConv(_) | TokenMixer::Mamba2(_) => {
+            return Some(Vec::new());
+        }
     };
     let tiled = config.architecture == Architecture::Qwen35Moe;
     let values = |start, length| match tiled {

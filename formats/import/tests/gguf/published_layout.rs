@@ -107,6 +107,12 @@ fn llama_bias() {
 }
 
 /// The width is the adjusted one.
+/// llama.cpp's converter writes this context for every model of the family.
+#[test]
+fn granite_moe_hybrid() {
+    is_the_same_model("granite-moe-hybrid", |config| config.max_position_embeddings = 1 << 20);
+}
+
 #[test]
 fn lfm2() {
     is_the_same_model("lfm2", |_| {});

@@ -11,9 +11,10 @@ use super::header::Header;
 use super::index::{
     CodecSlot, Encoding, Extent, FloatTensor, Group, GroupId, Index, Matrix, Section,
 };
+use super::kinds::{FLOAT_KINDS, MATRIX_KINDS, float_kind, matrix_kind};
 use crate::memory::{OutOfMemory, try_filled, try_with_capacity};
 use crate::nested::{Layout, PlaneForm};
-use crate::{DType, ExpertId, FloatKind, Level, MatrixKind, Plane};
+use crate::{DType, ExpertId, Level, Plane};
 
 /// The counts at the start of the index.
 struct Counts {
@@ -516,77 +517,7 @@ fn codes<T>(kinds: &[T]) -> String {
     format!("0..={}", kinds.len() - 1)
 }
 
-fn matrix_kind(code: u8) -> Option<MatrixKind> {
-    MATRIX_KINDS.into_iter().find(|kind| *kind as u8 == code)
-}
-
-fn float_kind(code: u8) -> Option<FloatKind> {
-    FLOAT_KINDS.into_iter().find(|kind| *kind as u8 == code)
-}
-
 fn float_dtype(code: u8) -> Option<DType> {
     let all = [DType::F32, DType::F16, DType::Bf16];
     all.into_iter().find(|dtype| dtype_code(*dtype) == Some(code))
 }
-
-const MATRIX_KINDS: [MatrixKind; 21] = [
-    MatrixKind::Embedding,
-    MatrixKind::Head,
-    MatrixKind::Query,
-    MatrixKind::Key,
-    MatrixKind::Value,
-    MatrixKind::Output,
-    MatrixKind::Gate,
-    MatrixKind::Up,
-    MatrixKind::Down,
-    MatrixKind::QueryGate,
-    MatrixKind::QueryDown,
-    MatrixKind::QueryUp,
-    MatrixKind::LatentDown,
-    MatrixKind::KeyUp,
-    MatrixKind::ValueUp,
-    MatrixKind::DeltaIn,
-    MatrixKind::DeltaGate,
-    MatrixKind::DeltaBetaDecay,
-    MatrixKind::DeltaOut,
-    MatrixKind::ShortConvIn,
-    MatrixKind::ShortConvOut,
-];
-
-const FLOAT_KINDS: [FloatKind; 35] = [
-    FloatKind::FinalNorm,
-    FloatKind::AttentionNorm,
-    FloatKind::FeedForwardNorm,
-    FloatKind::QueryNorm,
-    FloatKind::KeyNorm,
-    FloatKind::Router,
-    FloatKind::QueryBias,
-    FloatKind::KeyBias,
-    FloatKind::ValueBias,
-    FloatKind::OutputBias,
-    FloatKind::SharedGate,
-    FloatKind::RouterBias,
-    FloatKind::RouterLogitBias,
-    FloatKind::Sinks,
-    FloatKind::ExpertGateBias,
-    FloatKind::ExpertUpBias,
-    FloatKind::ExpertDownBias,
-    FloatKind::QueryLatentNorm,
-    FloatKind::LatentNorm,
-    FloatKind::DeltaConv,
-    FloatKind::DeltaDecay,
-    FloatKind::DeltaTimeBias,
-    FloatKind::DeltaNorm,
-    FloatKind::RouterInputScale,
-    FloatKind::ExpertScale,
-    FloatKind::PostAttentionNorm,
-    FloatKind::PostFeedForwardNorm,
-    FloatKind::PostSharedNorm,
-    FloatKind::PreExpertNorm,
-    FloatKind::PostExpertNorm,
-    FloatKind::LayerScalar,
-    FloatKind::ShortConvTaps,
-    FloatKind::ShortConvBias,
-    FloatKind::ShortConvInBias,
-    FloatKind::ShortConvOutBias,
-];

@@ -19,6 +19,7 @@ mod hash;
 mod header;
 mod index;
 mod journal;
+mod kinds;
 #[cfg(not(target_family = "wasm"))]
 mod map;
 mod pack;

@@ -298,8 +298,8 @@ malformed! {
 }
 
 malformed! {
-    matrix_kind_unknown: |v| v.u8(v.matrix(0), 21) =>
-        "matrix 0: kind at byte 664 is 21, expected 0..=20";
+    matrix_kind_unknown: |v| v.u8(v.matrix(0), 23) =>
+        "matrix 0: kind at byte 664 is 23, expected 0..=22";
     matrix_kind_misplaced: |v| v.u8(v.matrix(0), 6) =>
         "group 5: matrix kind at byte 664 is Gate, expected a kind that embedding may hold";
     matrix_kind_twice: |v| v.u8(v.matrix(7), 6) =>
@@ -339,8 +339,8 @@ malformed! {
         "matrix 0: levels at byte 680 is [0, 0, 0, 0, 0], expected at least level 2 at the end";
     matrix_level_missing: |v| v.u8(v.matrix(0) + 20, 6) =>
         "extent 33: length at byte 2688 is 1152, expected no plane P8 of embedding";
-    tensor_kind_unknown: |v| v.u8(v.tensors, 35) =>
-        "tensor 0: kind at byte 1024 is 35, expected 0..=34";
+    tensor_kind_unknown: |v| v.u8(v.tensors, 43) =>
+        "tensor 0: kind at byte 1024 is 43, expected 0..=42";
     tensor_kind_twice: |v| v.u8(v.tensors + 32, 1) =>
         "group 3: tensor kind at byte 376 is AttentionNorm, expected each kind once";
     tensor_dtype_unknown: |v| v.u8(v.tensors + 1, 0) =>

@@ -13,8 +13,9 @@ use super::memory::Memory;
 use crate::kernel::Kernel;
 use crate::params::{
     AttendParams, Block, DeltaNetParams, EmbedParams, ExpertBlocksParams, ExpertEntry,
-    GatedProductParams, GatherRowsParams, KvStoreParams, Launch, Matrix, NormPartParams, Pair,
-    ProductParams, RmsNormParams, RopeParams, RouteParams, RowPlace, ShortConvParams, StateRun,
+    GatedProductParams, GatherRowsParams, KvStoreParams, Launch, Mamba2Params, Matrix,
+    NormPartParams, Pair, ProductParams, RmsNormParams, RopeParams, RouteParams, RowPlace,
+    ShortConvParams, StateRun,
 };
 
 /// Number of levels, and the prefix of a missing level.
@@ -165,6 +166,7 @@ impl AccessRecord<'_> {
             K::DeltaNetConv | K::DeltaNetGate | K::DeltaNetRule => {
                 self.delta_net(&params_of(params)?)
             }
+            K::Mamba2Conv | K::Mamba2Norm | K::Mamba2Scan => self.mamba2(&params_of(params)?),
             _ => Ok(()),
         }
     }
@@ -277,6 +279,16 @@ impl AccessRecord<'_> {
             }
         }
         Ok(())
+    }
+
+    fn mamba2(&mut self, params: &Mamba2Params) -> Result<(), String> {
+        self.state_runs(params.runs, params.runs_count)?;
+        self.reads_words(params.conv, params.taps * params.channels)?;
+        self.reads_words(params.bias, params.channels)?;
+        for vector in [params.rate, params.time_bias, params.skip] {
+            self.reads_words(vector, params.heads)?;
+        }
+        self.reads_words(params.norm, params.heads * params.head_dim)
     }
 
     fn delta_net(&mut self, params: &DeltaNetParams) -> Result<(), String> {

@@ -4,7 +4,7 @@ use nestling_formats::MatrixKind;
 use nestling_import::TokenMixer;
 
 use super::{ActivationObserver, MixerArgs, no_buffers};
-use nestling_core::backend::{Backend, DeltaNet, Encoder, Linear, ShortConv, Write};
+use nestling_core::backend::{Backend, DeltaNet, Encoder, Linear, Mamba2, ShortConv, Write};
 use nestling_core::error::EngineError;
 
 /// Weights of one layer's recurrent mixer.
@@ -25,6 +25,8 @@ pub enum RecurrentCore<B: Backend> {
     DeltaNet(DeltaNet<B>),
     /// Gated short convolution: c ⊙ conv(b ⊙ u). The input is b, c and u.
     ShortConv(ShortConv<B>),
+    /// Mamba-2: norm(gate(scan(conv(p)))). The input is gates, inputs, B and C, and time steps.
+    Mamba2(Mamba2<B>),
 }
 
 impl<B: Backend> RecurrentCore<B> {
@@ -33,6 +35,7 @@ impl<B: Backend> RecurrentCore<B> {
         match self {
             Self::DeltaNet(_) => [MatrixKind::DeltaIn, MatrixKind::DeltaOut],
             Self::ShortConv(_) => [MatrixKind::ShortConvIn, MatrixKind::ShortConvOut],
+            Self::Mamba2(_) => [MatrixKind::Mamba2In, MatrixKind::Mamba2Out],
         }
     }
 }
@@ -52,6 +55,7 @@ impl RecurrentShape {
         let (inputs, outputs) = match mixer {
             TokenMixer::DeltaNet(shape) => (shape.inputs(), shape.value_dim()),
             TokenMixer::ShortConv(shape) => (shape.inputs(), shape.channels),
+            TokenMixer::Mamba2(shape) => (shape.inputs(), shape.inner()),
             TokenMixer::Attention(_) | TokenMixer::Latent(_) => return None,
         };
         Some(Self { inputs, outputs })
@@ -100,6 +104,7 @@ pub(super) fn mix<B: Backend>(
         RecurrentCore::ShortConv(conv) => {
             enc.short_conv(conv, rows, projected, states, gathered)?
         }
+        RecurrentCore::Mamba2(mamba2) => enc.mamba2(mamba2, rows, projected, states, gathered)?,
     }
     if let Some(tail) = tail {
         // States are updated with all rows. The output is computed only for the rows with requested logits.

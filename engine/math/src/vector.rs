@@ -11,10 +11,10 @@ use super::math::{self, Element, LANES};
 use crate::fused::Fused;
 
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-pub(super) mod simd128;
+pub mod simd128;
 
 /// A vector of sixteen floats.
-pub(super) trait Vector: Copy {
+pub trait Vector: Copy {
     /// Loads sixteen floats.
     ///
     /// # Safety
@@ -92,7 +92,7 @@ pub(super) trait Vector: Copy {
 }
 
 /// Element type of weights, and of the right operand of [`product`].
-pub(super) trait Right: Element {
+pub trait Right: Element {
     /// Loads sixteen elements as floats.
     ///
     /// # Safety
@@ -126,7 +126,7 @@ impl Right for bf16 {
 
 /// Portable vector: lanes in an array.
 #[derive(Clone, Copy)]
-pub(super) struct Portable([f32; LANES]);
+pub struct Portable([f32; LANES]);
 
 impl Vector for Portable {
     #[inline(always)]
@@ -175,8 +175,9 @@ impl Vector for Portable {
     }
 }
 
+/// Vectors of x86-64.
 #[cfg(target_arch = "x86_64")]
-pub(super) mod x86 {
+pub mod x86 {
     use std::arch::x86_64::*;
 
     use super::{Vector, bf16, f16};
@@ -396,23 +397,30 @@ pub(super) mod x86 {
 
 /// Dimensions of a [`product`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Size {
+pub struct Size {
+    /// Rows of the left matrix and of the product.
     pub rows: usize,
+    /// Columns of the left matrix, rows of the right one.
     pub depth: usize,
+    /// Columns of the right matrix and of the product.
     pub cols: usize,
 }
 
 /// A row-major matrix with a stride in elements.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Strided<'a, T> {
+pub struct Strided<'a, T> {
+    /// Elements, row by row.
     pub elements: &'a [T],
+    /// Elements from row to row.
     pub stride: usize,
 }
 
 /// A mutable row-major matrix with a stride in elements.
 #[derive(Debug)]
-pub(super) struct StridedMut<'a, T> {
+pub struct StridedMut<'a, T> {
+    /// Elements, row by row.
     pub elements: &'a mut [T],
+    /// Elements from row to row.
     pub stride: usize,
 }
 
@@ -430,7 +438,7 @@ impl<T> Strided<'_, T> {
 /// # Panics
 /// Panics if a slice is too short.
 #[inline(always)]
-pub(super) fn product<V: Vector, const VECTORS: usize, B: Right>(
+pub fn product<V: Vector, const VECTORS: usize, B: Right>(
     size: Size,
     a: Strided<'_, f32>,
     b: Strided<'_, B>,
@@ -550,7 +558,7 @@ unsafe fn block<V: Vector, const ROWS: usize, const VECTORS: usize, B: Right>(
 
 /// Converts half-precision floats exactly and stores them in the first elements of `to`.
 #[inline(always)]
-pub(super) fn widen<V: Vector>(from: &[f16], to: &mut [f32]) {
+pub fn widen<V: Vector>(from: &[f16], to: &mut [f32]) {
     let to = &mut to[..from.len()];
     let ((from, from_tail), (to, to_tail)) = (from.as_chunks::<LANES>(), to.as_chunks_mut());
     for (from, to) in from.iter().zip(to) {
@@ -563,7 +571,7 @@ pub(super) fn widen<V: Vector>(from: &[f16], to: &mut [f32]) {
 
 /// Rounds floats to half precision, half to even.
 #[inline(always)]
-pub(super) fn narrow<V: Vector>(from: &[f32], to: &mut [f16]) {
+pub fn narrow<V: Vector>(from: &[f32], to: &mut [f16]) {
     let to = &mut to[..from.len()];
     let ((from, from_tail), (to, to_tail)) = (from.as_chunks::<LANES>(), to.as_chunks_mut());
     for (from, to) in from.iter().zip(to) {

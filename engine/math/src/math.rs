@@ -2,7 +2,7 @@
 //!
 //! Each sum uses 16 lanes (element i belongs to lane i % 16, ascending) that are added in a fixed tree.
 //! Products that are summed are fused, and `exp` is implemented here. The bits depend neither on the
-//! instruction set nor on the thread count. The loops are `inline(always)` so that [`super::kernels`] can
+//! instruction set nor on the thread count. The loops are `inline(always)` so that kernels can
 //! compile them for each instruction set.
 
 use crate::fused::Fused;

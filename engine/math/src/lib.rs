@@ -1,0 +1,16 @@
+//! Float arithmetic of the CPU backend.
+//!
+//! [`math`] defines each operation once, with the same bits on every machine and instruction set. [`vector`] has
+//! sixteen floats of an instruction set, for kernels that need their registers. [`fused`] multiplies and adds with
+//! one rounding everywhere.
+//!
+//! ```
+//! use nestling_math::math::{dot, silu};
+//!
+//! assert_eq!(dot(&[1.0_f32, 2.0], &[3.0, 4.0]), 11.0);
+//! assert_eq!(silu(0.0), 0.0);
+//! ```
+
+pub mod fused;
+pub mod math;
+pub mod vector;
