@@ -202,7 +202,14 @@ def validate(text: str) -> str | None:
 
 
 def check_planted(text: str) -> list[str]:
-    """Returns the kinds of damage that validate does not find."""
+    """Returns the kinds of damage that validate does not find, in a part of a document, which is faster."""
+    part = json.loads(text)
+    root = part["metadata"]["component"]["bom-ref"]
+    edges = {edge["ref"]: edge.get("dependsOn", []) for edge in part["dependencies"]}
+    kept = [one for one in edges[root] if not edges.get(one)][:3]
+    part["components"] = [one for one in part["components"] if one["bom-ref"] in kept]
+    part["dependencies"] = [{"ref": root, "dependsOn": kept}]
+    text = json.dumps(part)
 
     def damaged(path: str, value: object) -> str:
         document: Any = json.loads(text)
@@ -213,7 +220,7 @@ def check_planted(text: str) -> list[str]:
         place[int(last) if last.isdigit() else last] = value
         return json.dumps(document)
 
-    hashed = next(at for at, one in enumerate(json.loads(text)["components"]) if "hashes" in one)
+    hashed = next(at for at, one in enumerate(part["components"]) if "hashes" in one)
     plants = {
         "a version of the format that does not exist": damaged("specVersion", "9.9"),
         "a checksum that is too short": damaged(f"components/{hashed}/hashes/0/content", "12ab"),
@@ -222,6 +229,8 @@ def check_planted(text: str) -> list[str]:
         "an edge to nothing": damaged("dependencies/0/dependsOn", ["pkg:cargo/nonsense@1.0.0"]),
         "a component that nothing needs": damaged("components/0/bom-ref", "pkg:cargo/nonsense@1.0.0"),
     }
+    if fault := validate(text):
+        return [f"a part is not valid: {fault}"]
     return [f"not found: {what}" for what, planted in plants.items() if validate(planted) is None]
 
 

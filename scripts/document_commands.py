@@ -35,6 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Pages below docs/perf are records of what was run, at the commit they name.
 DOCUMENTS = ["*.md", "docs/*.md", "docs/design/*.md", "docs/embed/*.md", "apps/*/README.md", "apps/*/*/README.md"]
+DOCUMENTS += [".github/*.md", ".github/ISSUE_TEMPLATE/*.yml"]
 NO_DOCUMENTS = {"CHANGELOG.md"}
 
 # Commands that are not run: a pattern that is searched in the command, and the reason.
