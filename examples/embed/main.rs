@@ -1,5 +1,5 @@
 //! Seven programs that use the library, also available in C and C++:
-//! `cargo run --release --features convert,guide --example embed -- PROGRAM MODEL [...]`.
+//! `cargo run --release -p nestling --features convert,guide --example embed -- PROGRAM MODEL [...]`.
 
 mod budget;
 mod cancel;
