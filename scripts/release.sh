@@ -10,6 +10,7 @@
 # --dry    packs a development build, to try everything else; no wheels, which `.ci/python` builds and tries
 # RELEASE  folder of the results (target/release-files)
 # ZIG      1 to link this machine's target by Zig too
+# PARTS    parts to make of `programs library wheels` (all)
 #
 # An archive has the program, the bundled model beside it, manual pages, completions, licences of all linked code and a
 # unit of systemd. A Debian package has the same in the folders of a system. Files have the date of the commit, so that equal
@@ -18,6 +19,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source .ci/common.sh
 profile=dist built=dist
+parts=${PARTS:-programs library wheels}
+for part in $parts; do
+    case $part in programs | library | wheels) ;; *) echo "unknown part: $part; the parts are: programs library wheels" >&2; exit 2 ;; esac
+done
 if [ "${1:-}" = --dry ]; then profile=dev built=debug; shift; fi
 host=$(rustc -vV | sed -n 's/^host: //p')
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
@@ -45,7 +50,7 @@ build() {
     fi
     rustup --quiet target add "$of"
     python_environment "$tools"
-    "$tools/bin/pip" install --quiet --only-binary :all: cargo-zigbuild ziglang
+    "$tools/bin/pip" install --quiet --only-binary :all: cargo-zigbuild==0.24.1 ziglang==0.17.1
     [[ $of != *-gnu ]] || names=$of.2.28
     PATH=$tools/bin:$PATH cargo zigbuild --quiet --locked --profile "$profile" -p nestling-cli --target "$names"
     program=$target/$of/$built/nestling
@@ -135,23 +140,32 @@ library() {
 # Wheels for every Python from 3.11 on and glibc 2.28, and the storyteller's.
 wheels() {
     python_environment "$tools/wheels"
-    "$tools/wheels/bin/pip" install --quiet --only-binary :all: maturin==1.16.0 hatchling==1.33.0 ziglang
+    "$tools/wheels/bin/pip" install --quiet --only-binary :all: maturin==1.16.0 hatchling==1.33.0 ziglang==0.17.1
     apps/python/licences.sh
-    (cd apps/python && "$tools/wheels/bin/maturin" build --quiet --profile "$profile" --locked --strip --zig \
+    # maturin finds Zig by the python3 of PATH.
+    (cd apps/python && PATH="$tools/wheels/bin:$PATH" "$tools/wheels/bin/maturin" build --quiet --profile "$profile" --locked --strip --zig \
         --compatibility manylinux_2_28 --out "$out")
     (cd apps/python/storyteller && PATH="$tools/wheels/bin:$PATH" "$tools/wheels/bin/hatchling" build -t wheel -d "$out")
 }
 
-[ $# -gt 0 ] || set -- "$host"
-common
-for of in "$@"; do
-    build "$of"
-    archive "$of"
-    # Static programs need no package: their archive runs anywhere.
-    [[ $of != *-gnu ]] || debian "$of"
+programs() {
+    [ $# -gt 0 ] || set -- "$host"
+    common
+    for of in "$@"; do
+        build "$of"
+        archive "$of"
+        # Static programs need no package: their archive runs anywhere.
+        [[ $of != *-gnu ]] || debian "$of"
+    done
+}
+
+for part in $parts; do
+    case $part in
+        programs) programs "$@" ;;
+        library) library ;;
+        wheels) [ "$profile" = dev ] || wheels ;;
+    esac
 done
-library
-[ "$profile" = dev ] || wheels
 (cd "$out" && sha256sum -- *nestling*"$version"* >SHA256SUMS)
 printf 'Version %s, commit %s, profile %s.\n' "$version" "$commit" "$profile"
 (cd "$out" && stat -c '%s %n' -- *nestling*"$version"* | awk '{ printf "%6.1f MB  %s\n", $1 / 1e6, $2 }')
