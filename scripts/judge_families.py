@@ -145,11 +145,14 @@ class Judge:
         except Refused as refusal:
             # transformers checks some of what no logit depends on, and tells 3 from 3.0 where JSON does not.
             other = {key: ABSENT for key in changes if key in BOOKKEEPING}
-            if "expected float" in str(refusal):
-                other |= {key: float(value) for key, value in changes.items() if type(value) is int and key not in other}
-            if "expected int, got float" in str(refusal):
-                whole = {key: value for key, value in changes.items() if type(value) is float and value.is_integer()}
-                other |= {key: int(value) for key, value in whole.items() if key not in other}
+            named = dict(re.findall(r"Field '(\w+)' expected (float|int, got float)", str(refusal)))
+            for key, value in changes.items():
+                if key in other or key not in named:
+                    continue
+                if named[key] == "float" and type(value) is int:
+                    other[key] = float(value)
+                elif named[key] != "float" and type(value) is float and value.is_integer():
+                    other[key] = int(value)
             text = self.text_of(directory)
             if text["model_type"] == "mixtral" and "head_dim" not in text:
                 # It forgets to derive the width of a head where YaRN needs it.

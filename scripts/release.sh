@@ -90,6 +90,13 @@ archive() {
     pack "$folder" "$out/$name.tar.gz"
 }
 
+# bill TARGET: writes the bill of materials of the program for a target.
+bill() {
+    python_environment "$tools/bill"
+    "$tools/bill/bin/pip" install --quiet --only-binary :all: 'cyclonedx-python-lib[json-validation]==11.12.0'
+    "$tools/bill/bin/python" -B scripts/bill_of_materials.py nestling-cli "$1" "$out/nestling-$version-$1.cdx.json"
+}
+
 # Debian's names of processors.
 processor() {
     case $1 in x86_64-*) echo amd64 ;; aarch64-*) echo arm64 ;; *) return 1 ;; esac
@@ -154,6 +161,7 @@ programs() {
     for of in "$@"; do
         build "$of"
         archive "$of"
+        bill "$of"
         # Static programs need no package: their archive runs anywhere.
         [[ $of != *-gnu ]] || debian "$of"
     done

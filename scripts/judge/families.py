@@ -652,6 +652,33 @@ def lfm2_moe(rng):
     }
 
 
+def granite_hybrid(rng):
+    layers, heads_of_mamba, expand = rng.choice([2, 3]), rng.choice([2, 4, 6]), rng.choice([1, 2, 3])
+    shape = heads(rng, own_width=False)
+    hidden = 12 * shape["num_attention_heads"] if shape["num_attention_heads"] % 2 else 6 * shape["num_attention_heads"]
+    changes = common(rng) | shape | positions(rng) | experts(rng, "num_local_experts") | {
+        "attention_bias": rng.random() < 0.3, "attention_multiplier": rng.choice([0.125, 0.3, 1]), "embedding_multiplier": rng.choice([1, 3, 12]),
+        "hidden_size": hidden, "intermediate_size": rng.choice([12, 20]), "logits_scaling": rng.choice([1, 3.0, 6]),
+        "layer_types": rng.choice([ABSENT, [rng.choice(["mamba", "attention", "linear_attention", "full_attention"]) for _ in range(layers)]]),
+        "mamba_chunk_size": rng.choice([4, 16, 256]), "mamba_conv_bias": rng.random() < 0.6, "mamba_d_conv": rng.choice([2, 3, 4, 7]),
+        "mamba_d_head": "auto", "mamba_d_state": rng.choice([4, 12, 16]), "mamba_expand": expand,
+        "mamba_n_groups": rng.choice([1, 2]), "mamba_n_heads": heads_of_mamba, "mamba_proj_bias": rng.random() < 0.3,
+        "num_hidden_layers": layers, "position_embedding_type": rng.choice(["nope", "rope", None, ABSENT]),
+        "residual_multiplier": rng.choice([0.22, 0.7, 1]), "shared_intermediate_size": rng.choice([12, 28]),
+    }
+    if rng.random() < 0.3:
+        changes["num_local_experts"] = 0
+    return changes
+
+
+GRANITE_HYBRID = Family("granitemoehybrid", GRANITE.config | {
+    "architectures": ["GraniteMoeHybridForCausalLM"], "layer_types": ["mamba", "attention"], "mamba_chunk_size": 16, "mamba_conv_bias": True,
+    "mamba_d_conv": 4, "mamba_d_head": "auto", "mamba_d_state": 8, "mamba_expand": 2, "mamba_n_groups": 1, "mamba_n_heads": 4,
+    "mamba_proj_bias": False, "model_type": "granitemoehybrid", "num_hidden_layers": 2, "position_embedding_type": "nope",
+    "shared_intermediate_size": 28,
+}, granite_hybrid)
+
+
 OF_LFM2 = {key: value for key, value in DENSE.items() if key not in ("hidden_act", "tie_word_embeddings", "rms_norm_eps")} | {
     "conv_L_cache": 3, "conv_bias": False, "eos_token_id": 7, "layer_types": ["conv", "full_attention"], "norm_eps": 1e-5,
     "pad_token_id": 0, "rope_theta": 1000000.0, "tie_embedding": True,
@@ -670,6 +697,6 @@ FAMILIES = {
     for family in [
         QWEN3_MOE, QWEN2_MOE, QWEN3_NEXT, QWEN3_5_MOE, QWEN3_5_MOE_TEXT, OLMOE, MIXTRAL, GRANITE, DEEPSEEK_V2,
         DEEPSEEK_V3, GLM, GEMMA4, GEMMA4_TEXT, GPT_OSS, GLM4_MOE, DOTS1, MINIMAX_M2, GRANITE_SHARED, ERNIE,
-        LLAMA, MISTRAL, QWEN2, QWEN3, GRANITE_DENSE, GEMMA3, LFM2, LFM2_MOE,
+        LLAMA, MISTRAL, QWEN2, QWEN3, GRANITE_DENSE, GRANITE_HYBRID, GEMMA3, LFM2, LFM2_MOE,
     ]
 }
