@@ -25,11 +25,18 @@ SHAPES = {
     # Qwen3-30B-A3B
     "qwen3moe": dict(layers=48, hidden=2048, heads=32, kv=4, hd=128, experts=128, used=8,
                      eff=768, ff=6144, vocab=151936, theta=1e6, eps=1e-6, ctx=40960, qknorm="head"),
+    # LFM2-8B-A1B
+    "lfm2moe": dict(layers=24, hidden=2048, heads=32, kv=8, hd=64, experts=32, used=4, eff=1792, ff=7168, vocab=65536,
+                    theta=1e6, eps=1e-5, ctx=128000, qknorm="head", attention=[2, 6, 10, 14, 18, 21], dense=2, taps=3),
+    # Granite 4 H-Tiny
+    "granitehybrid": dict(layers=40, hidden=1536, heads=12, kv=4, hd=128, experts=64, used=6, eff=512, ff=512, vocab=100352,
+                          theta=1e4, eps=1e-5, ctx=131072, qknorm=None, attention=[5, 15, 25, 35], dense=0, taps=4, shared=1024,
+                          mamba=dict(heads=48, head=64, state=128, groups=1)),
     # tiny, for a smoke test of the whole chain
     "tiny": dict(layers=2, hidden=512, heads=4, kv=2, hd=128, experts=16, used=4,
                  eff=256, ff=1024, vocab=1024, theta=1e6, eps=1e-6, ctx=4096, qknorm="head"),
 }
-ARCH = {"olmoe": "olmoe", "qwen3moe": "qwen3moe", "tiny": "qwen3moe"}
+ARCH = {name: "qwen3moe" if name == "tiny" else name for name in SHAPES}
 BLK = {T.Q4_K: (256, 144), T.Q2_K: (256, 84), T.Q3_K: (256, 110), T.Q6_K: (256, 210),
        T.Q8_0: (32, 34), T.Q4_0: (32, 18), T.Q5_K: (256, 176), T.IQ2_XXS: (256, 66), T.IQ4_XS: (256, 136)}
 POOL_BYTES = 96 << 20
@@ -116,17 +123,29 @@ def main():
     w = gguf.GGUFWriter(a.out, arch)
     w.add_name(f"random-{a.arch}-{L}L-{q.name}")
     w.add_block_count(L); w.add_context_length(s["ctx"]); w.add_embedding_length(H)
-    w.add_feed_forward_length(s["ff"]); w.add_head_count(s["heads"]); w.add_head_count_kv(s["kv"])
+    hybrid = s.get("attention")
+    kinds = range(L) if hybrid is None else hybrid
+    w.add_feed_forward_length(s["ff"]); w.add_head_count(s["heads"])
+    w.add_head_count_kv(s["kv"] if hybrid is None else [s["kv"] if i in kinds else 0 for i in range(L)])
     w.add_layer_norm_rms_eps(s["eps"]); w.add_rope_freq_base(s["theta"])
     w.add_expert_count(E); w.add_expert_used_count(s["used"]); w.add_vocab_size(V)
     if arch == "qwen3moe":
         w.add_key_length(s["hd"]); w.add_value_length(s["hd"]); w.add_expert_feed_forward_length(s["eff"])
         w.add_rope_dimension_count(s["hd"])
+    if arch == "lfm2moe":
+        w.add_shortconv_l_cache(s["taps"]); w.add_leading_dense_block_count(s["dense"])
+        w.add_expert_feed_forward_length(s["eff"]); w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if arch == "granitehybrid":
+        m = s["mamba"]
+        w.add_ssm_conv_kernel(s["taps"]); w.add_ssm_state_size(m["state"]); w.add_ssm_group_count(m["groups"])
+        w.add_ssm_inner_size(m["heads"] * m["head"]); w.add_ssm_time_step_rank(m["heads"])
+        w.add_expert_shared_feed_forward_length(s["shared"]); w.add_rope_scaling_finetuned(False)
+        w.add_attention_scale(1 / 128); w.add_embedding_scale(12.0); w.add_residual_scale(0.22); w.add_logit_scale(6.0)
     w.add_quantization_version(2)
     bu = byte_unicode()
     toks = [bu[b] for b in range(256)] + [bu[ord("t")] + bu[ord("h")]] + [f"<t{i}>" for i in range(257, V - 1)] + ["<|end|>"]
     types = [1] * (V - 1) + [3]
-    w.add_tokenizer_model("gpt2"); w.add_tokenizer_pre("qwen2" if arch == "qwen3moe" else "olmo")
+    w.add_tokenizer_model("gpt2"); w.add_tokenizer_pre("qwen2" if arch == "qwen3moe" else "lfm2" if arch == "lfm2moe" else "olmo")
     w.add_token_list(toks); w.add_token_types(types); w.add_token_merges(["t h"])
     w.add_eos_token_id(V - 1); w.add_bos_token_id(V - 1); w.add_pad_token_id(V - 1); w.add_add_bos_token(False)
 
@@ -161,16 +180,38 @@ def main():
     for l in range(L):
         p = f"blk.{l}."
         f32(p + "attn_norm.weight", (H,), ones(H, ATTN_GAIN))
-        quant(p + "attn_q.weight", (H, qdim), q); quant(p + "attn_k.weight", (H, kvdim), q)
-        quant(p + "attn_v.weight", (H, kvdim), q); quant(p + "attn_output.weight", (qdim, H), q)
-        nq, nk = (qdim, kvdim) if s["qknorm"] == "full" else (s["hd"], s["hd"])
-        f32(p + "attn_q_norm.weight", (nq,), ones(nq)); f32(p + "attn_k_norm.weight", (nk,), ones(nk))
+        if l in kinds:
+            quant(p + "attn_q.weight", (H, qdim), q); quant(p + "attn_k.weight", (H, kvdim), q)
+            quant(p + "attn_v.weight", (H, kvdim), q); quant(p + "attn_output.weight", (qdim, H), q)
+            nq, nk = (qdim, kvdim) if s["qknorm"] == "full" else (s["hd"], s["hd"])
+            if s["qknorm"]:
+                f32(p + "attn_q_norm.weight", (nq,), ones(nq)); f32(p + "attn_k_norm.weight", (nk,), ones(nk))
+        elif arch == "lfm2moe":
+            quant(p + "shortconv.in_proj.weight", (H, 3 * H), q); quant(p + "shortconv.out_proj.weight", (H, H), q)
+            f32(p + "shortconv.conv.weight", (s["taps"], H), ones(s["taps"] * H, 0.3))
+        else:
+            m = s["mamba"]
+            inner, channels = m["heads"] * m["head"], m["heads"] * m["head"] + 2 * m["groups"] * m["state"]
+            quant(p + "ssm_in.weight", (H, inner + channels + m["heads"]), q); quant(p + "ssm_out.weight", (inner, H), q)
+            f32(p + "ssm_conv1d.weight", (s["taps"], channels), ones(s["taps"] * channels, 0.3))
+            f32(p + "ssm_conv1d.bias", (channels,), ones(channels, 0.0)); f32(p + "ssm_dt.bias", (m["heads"],), ones(m["heads"], 0.0))
+            f32(p + "ssm_a", (1, m["heads"]), ones(m["heads"], -0.5)); f32(p + "ssm_d", (1, m["heads"]), ones(m["heads"]))
+            f32(p + "ssm_norm.weight", (inner // m["groups"], m["groups"]), ones(inner))
         f32(p + "ffn_norm.weight", (H,), ones(H, FFN_GAIN))
+        if l < s.get("dense", 0):
+            quant(p + "ffn_gate.weight", (H, s["ff"]), q); quant(p + "ffn_up.weight", (H, s["ff"]), q)
+            quant(p + "ffn_down.weight", (s["ff"], H), q)
+            continue
+        if arch == "lfm2moe":
+            f32(p + "exp_probs_b.bias", (E,), ones(E, 0.0))
+        if "shared" in s:
+            quant(p + "ffn_gate_shexp.weight", (H, s["shared"]), q); quant(p + "ffn_up_shexp.weight", (H, s["shared"]), q)
+            quant(p + "ffn_down_shexp.weight", (s["shared"], H), q)
         f32(p + "ffn_gate_inp.weight", (H, E), router)
         quant(p + "ffn_gate_exps.weight", (H, s["eff"], E), q)
         quant(p + "ffn_up_exps.weight", (H, s["eff"], E), q)
         quant(p + "ffn_down_exps.weight", (s["eff"], H, E), qd)
-    f32("output_norm.weight", (H,), ones(H))
+    f32("token_embd_norm.weight" if arch == "lfm2moe" else "output_norm.weight", (H,), ones(H))
     quant("output.weight", (H, V), qo)
 
     def nbytes(ne, qt):
@@ -195,7 +236,7 @@ def main():
     w.close()
     print(f"{a.out.split('/')[-1]}: tensors {tot/1e9:.3f} GB, experts {exp/1e9:.3f} GB ({exp/tot:.1%}), "
           f"active per token {act/1e9:.4f} GB (dense part {(act - exp*s['used']/E)/1e9:.4f} GB), "
-          f"one expert {exp/L/E/1e6:.3f} MB, top 12.5/25/50 % of experts take "
+          f"one expert {exp/(L - s.get('dense', 0))/E/1e6:.3f} MB, top 12.5/25/50 % of experts take "
           f"{'/'.join(f'{x:.0%}' for x in np.mean(shares, axis=0))} of the routes, "
           f"{time.time()-t0:.0f} s", file=sys.stderr)
 

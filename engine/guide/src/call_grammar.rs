@@ -50,6 +50,11 @@ enum CallSyntax<'a> {
     Channels,
 }
 
+/// Returns whether all calls are one list between the tags. Calls in Python's syntax may be one of JSON too.
+fn is_list(form: CallForm) -> bool {
+    matches!(form, CallForm::JsonList | CallForm::Python)
+}
+
 impl<'a> CallGrammar<'a> {
     /// # Errors
     /// Fails with [`GuideError::ToolCalls`] if the conversation has no tools or the form's arguments are not
@@ -69,6 +74,7 @@ impl<'a> CallGrammar<'a> {
                     form,
                     CallForm::Json
                         | CallForm::JsonList
+                        | CallForm::Python
                         | CallForm::DeepSeek
                         | CallForm::Kimi
                         | CallForm::Solar
@@ -111,7 +117,7 @@ impl<'a> CallGrammar<'a> {
         match &self.form {
             CallSyntax::Tagged { tags, around, form } => {
                 // A list of calls is located between a single pair of tags.
-                let more = if *form == CallForm::JsonList { "" } else { more.as_str() };
+                let more = if is_list(*form) { "" } else { more.as_str() };
                 let around =
                     |at: usize| around.get(at).map_or(String::new(), |tag| self.marker(tag));
                 let start = format!("{} call{more} {}{}", around(0), around(1), or("answer"));
@@ -155,7 +161,7 @@ impl<'a> CallGrammar<'a> {
                 .collect();
             let one = one.join(" | ");
             text += &match form {
-                CallForm::JsonList => {
+                _ if is_list(*form) => {
                     let [open, comma, close] = ["[", ", ", "]"].map(literal);
                     let more = if several { format!("({comma} one)*") } else { String::new() };
                     format!("inside: {open} one {more} {close}\none: {one}\n")
@@ -195,7 +201,7 @@ impl<'a> CallGrammar<'a> {
             _ => {
                 // The name as a JSON string.
                 let begin = format!("{{\"name\": {}, \"arguments\": ", Value::from(name.as_str()));
-                let white = if form == CallForm::JsonList { "" } else { "WHITE" };
+                let white = if is_list(form) { "" } else { "WHITE" };
                 format!("{white} {} {arguments} {} {white}", literal(&begin), literal("}"))
             }
         }

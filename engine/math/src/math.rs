@@ -61,7 +61,7 @@ pub fn tree_sum(mut lanes: [f32; LANES]) -> f32 {
 /// Returns the dot product of two slices of equal length.
 ///
 /// ```
-/// use nestling_cpu::math;
+/// use nestling_math::math;
 ///
 /// assert_eq!(math::dot(&[0.5f32; 40], &[2.0; 40]), 40.0);
 /// ```

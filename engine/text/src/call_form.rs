@@ -34,6 +34,8 @@ pub enum CallForm {
     /// `call:NAME{KEY:VALUE,...}` (Gemma 4): keys without quotes, text between `<|"|>`, everything else as in
     /// JSON.
     Gemma,
+    /// `[NAME(KEY=VALUE, ...), ...]` with literals of Python, or a list as in [`Self::JsonList`] (LFM2).
+    Python,
 }
 
 /// Separator between kind, name and arguments of a DeepSeek call.

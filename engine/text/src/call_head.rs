@@ -8,6 +8,7 @@ use super::call_form::{
     Call, CallForm, DEEPSEEK_SEPARATOR, KIMI_SEPARATOR, SOLAR_ARGUMENTS, SOLAR_NAME, function_name,
     is_glm_name, json, json_list, kimi_name,
 };
+use super::python_calls::python_calls;
 
 /// Text before the arguments of a call. A head found in a prefix of the text stays valid when more text
 /// follows.
@@ -35,6 +36,7 @@ impl CallForm {
         match self {
             Self::JsonList => cursor.list_head(is_first),
             Self::Invoke => cursor.named_head("<invoke name="),
+            Self::Python => Err(NoHead::Never),
             // The other forms hold a single call.
             _ if !is_first => Ok(Head::End { at: 0 }),
             Self::Json => cursor.json_head(),
@@ -68,6 +70,7 @@ impl CallForm {
     pub(super) fn parse_late(self, text: &str, is_first: bool) -> Option<Vec<Call>> {
         match self {
             Self::JsonList if is_first => json_list(text),
+            Self::Python if is_first => python_calls(text).or_else(|| json_list(text)),
             Self::JsonList => json_list(&format!("[{}", behind_call(text)?)),
             Self::Json if is_first => Some(vec![json(serde_json::from_str(text.trim()).ok()?)?]),
             // A bare name is a call without arguments.

@@ -5,9 +5,12 @@ use std::sync::Arc;
 use nestling_template::{RenderOptions, Template, TemplateError, TemplateErrorKind};
 use serde_json::{Map, Value};
 
+use super::call_form::CallForm;
 use super::generic_tools::{ToolStyle, ToolsPlace, as_text};
 use super::limits::TEMPLATE_BYTES_MAX;
 use super::messages::{Message, MessageContent, Role, ToolSchema, protect_value};
+use super::output_dialects::Dialect;
+use super::python_calls::{as_content, with_tags};
 use super::{EncodeOptions, OutputFormat, SpecialText, TemplateTime, TextError, Tokenizer};
 
 /// Treatment of special-token text inside messages.
@@ -200,9 +203,17 @@ impl ChatTemplate {
         let has_calls =
             |message: &Message| message.role == Role::Tool || !message.tool_calls.is_empty();
         // Calls of earlier turns are lost in a template that reads none, also without tools in this turn.
-        let writes_calls = input.tool_style == ToolStyle::Generic
-            && !self.source.contains("tool_calls")
-            && input.messages.iter().any(has_calls);
+        let loses_calls =
+            !self.source.contains("tool_calls") && input.messages.iter().any(has_calls);
+        if loses_calls && Dialect::of(&self.source).form == CallForm::Python {
+            let mark = unused_character(input)?;
+            let messages = as_content(input.messages, mark);
+            let input = ChatInput { messages: &messages, ..input.clone() };
+            let mut chat = self.render_whole(&input, cancelled)?;
+            chat.text = with_tags(&chat.text, mark);
+            return Ok(chat);
+        }
+        let writes_calls = loses_calls && input.tool_style == ToolStyle::Generic;
         if !writes_calls && !self.describes_tools(input.tools, input.tool_style) {
             return self.render_whole(input, cancelled);
         }

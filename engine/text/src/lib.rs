@@ -56,6 +56,7 @@ mod output_dialects;
 mod output_event;
 mod output_format;
 mod output_parser;
+mod python_calls;
 mod sampler;
 mod sampling_options;
 mod sampling_params;

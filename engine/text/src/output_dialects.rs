@@ -4,6 +4,7 @@
 use super::call_form::{
     CallForm, DEEPSEEK_SEPARATOR, GEMMA_QUOTE, KIMI_SEPARATOR, SOLAR_ARGUMENTS, SOLAR_NAME,
 };
+use super::python_calls::{CALLS_CLOSE, CALLS_OPEN};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Pair {
@@ -34,6 +35,8 @@ pub(super) struct Dialect {
     pub around_calls: &'static [&'static str],
     /// True if a call may come before the reasoning is closed; the call then ends the reasoning.
     pub calls_in_reasoning: bool,
+    /// True if templates do not show the tags of a call, although the model writes them.
+    pub hides_calls: bool,
     /// Tags that end the response.
     pub ends: &'static [&'static str],
     /// Tags within a call.
@@ -53,8 +56,18 @@ const HERMES: Dialect = Dialect {
     silent: &[],
     around_calls: &[],
     calls_in_reasoning: false,
+    hides_calls: false,
     ends: &[],
     within_call: &[],
+};
+
+/// Dialect of LFM2 and LFM2.5, of whose templates few show a call.
+const LFM2: Dialect = Dialect {
+    marks: &["<|tool_list_start|>"],
+    call: pair(CALLS_OPEN, CALLS_CLOSE),
+    form: CallForm::Python,
+    hides_calls: true,
+    ..HERMES
 };
 
 /// All dialects. The first one whose marks are all in the template is used.
@@ -124,6 +137,9 @@ const DIALECTS: &[Dialect] = &[
     },
     // Qwen3-Coder and Qwen3.5.
     Dialect { marks: &["<function="], form: CallForm::FunctionTags, ..HERMES },
+    LFM2,
+    Dialect { marks: &[CALLS_OPEN], ..LFM2 },
+    Dialect { marks: &["List of tools: [", "keep_past_thinking"], ..LFM2 },
     // ERNIE-4.5-Thinking.
     Dialect {
         marks: &["<response>", "<tool_call>", "<|im_start|>"],

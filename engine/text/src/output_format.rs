@@ -81,7 +81,8 @@ impl OutputFormat {
         let Pair { open, close } = dialect.reasoning;
         let starts_in_reasoning = prompt.trim_end().ends_with(open);
         let reasons = template.contains(open) || template.contains(close) || starts_in_reasoning;
-        let calls = !tools.is_empty() && template.contains(dialect.call.open);
+        let shows_calls = dialect.hides_calls || template.contains(dialect.call.open);
+        let calls = !tools.is_empty() && shows_calls;
         let only_calls = |tags| if calls { texts(tags) } else { vec![] };
         let mut silent = texts(dialect.silent);
         silent.extend(only_calls(dialect.around_calls));

@@ -232,6 +232,12 @@ pub enum ShapeArg {
     /// Qwen3-Next-80B-A3B: 48 layers of 512 experts, 36 of them gated DeltaNet
     #[value(name = "qwen3-next-80b-a3b")]
     Qwen3Next,
+    /// LFM2-8B-A1B: 24 layers, 22 of 32 experts, 18 of them gated short convolutions
+    #[value(name = "lfm2-8b-a1b")]
+    Lfm2,
+    /// Granite 4 H-Tiny: 40 layers of 64 experts, 36 of them Mamba-2
+    #[value(name = "granite-4.0-h-tiny")]
+    Granite4HTiny,
     /// 2 layers of 16 small experts, for quick tests
     Tiny,
 }
@@ -245,6 +251,8 @@ impl ShapeArg {
             Self::Glm47Flash => SyntheticShape::GLM_4_7_FLASH,
             Self::GptOss20b => SyntheticShape::GPT_OSS_20B,
             Self::Qwen3Next => SyntheticShape::QWEN3_NEXT_80B_A3B,
+            Self::Lfm2 => SyntheticShape::LFM2_8B_A1B,
+            Self::Granite4HTiny => SyntheticShape::GRANITE_4_H_TINY,
             Self::Tiny => SyntheticShape::TINY,
         }
     }

@@ -27,9 +27,10 @@ fn tools() -> Vec<ToolSchema> {
 }
 
 /// Parts of model templates that identify their form of calls.
-const TEMPLATES: [(&str, &[&str]); 6] = [
+const TEMPLATES: [(&str, &[&str]); 7] = [
     ("<think></think><tool_call>", &["<tool_call>", "</tool_call>"]),
     ("<tool_calls> <|extra_0|>", &["<tool_calls>"]),
+    ("<|tool_list_start|>", &["<|tool_call_start|>", "<|tool_call_end|>"]),
     ("<｜tool▁call▁begin｜>", &["<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"]),
     (
         "<|tool_call_begin|><|tool_call_argument_begin|>",

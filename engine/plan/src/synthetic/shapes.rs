@@ -110,6 +110,48 @@ impl SyntheticShape {
         }"#,
     };
 
+    /// LFM2-8B-A1B: gated short convolutions, attention in six layers, two dense layers.
+    pub const LFM2_8B_A1B: Self = Self {
+        name: "lfm2-8b-a1b",
+        num_hidden_layers: 24,
+        keys: r#"{
+            "model_type": "lfm2_moe", "conv_L_cache": 3, "conv_bias": false, "hidden_size": 2048,
+            "intermediate_size": 7168, "layer_types": [
+                "conv", "conv", "full_attention", "conv", "conv", "conv", "full_attention", "conv",
+                "conv", "conv", "full_attention", "conv", "conv", "conv", "full_attention", "conv",
+                "conv", "conv", "full_attention", "conv", "conv", "full_attention", "conv", "conv"
+            ],
+            "max_position_embeddings": 128000, "moe_intermediate_size": 1792, "norm_eps": 1e-5,
+            "norm_topk_prob": true, "num_attention_heads": 32, "num_dense_layers": 2,
+            "num_experts": 32, "num_experts_per_tok": 4, "num_key_value_heads": 8,
+            "rope_theta": 1000000, "routed_scaling_factor": 1.0, "use_expert_bias": true,
+            "vocab_size": 65536
+        }"#,
+    };
+
+    /// Granite 4 H-Tiny: Mamba-2, attention in four layers, a shared expert.
+    pub const GRANITE_4_H_TINY: Self = Self {
+        name: "granite-4.0-h-tiny",
+        num_hidden_layers: 40,
+        keys: r#"{
+            "model_type": "granitemoehybrid", "attention_multiplier": 0.0078125,
+            "embedding_multiplier": 12, "hidden_size": 1536, "intermediate_size": 512,
+            "layer_types": [
+                "mamba", "mamba", "mamba", "mamba", "mamba", "attention", "mamba", "mamba", "mamba",
+                "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "attention", "mamba", "mamba",
+                "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "attention", "mamba",
+                "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "mamba", "attention",
+                "mamba", "mamba", "mamba", "mamba"
+            ],
+            "logits_scaling": 6, "mamba_d_conv": 4, "mamba_d_head": 64, "mamba_d_state": 128,
+            "mamba_expand": 2, "mamba_n_groups": 1, "mamba_n_heads": 48,
+            "max_position_embeddings": 131072, "num_attention_heads": 12,
+            "num_experts_per_tok": 6, "num_key_value_heads": 4, "num_local_experts": 64,
+            "position_embedding_type": "nope", "residual_multiplier": 0.22, "rms_norm_eps": 1e-5,
+            "shared_intermediate_size": 1024, "vocab_size": 100352
+        }"#,
+    };
+
     /// Tiny model for quick experiments.
     pub const TINY: Self = Self {
         name: "tiny",
@@ -124,13 +166,15 @@ impl SyntheticShape {
     };
 
     /// All shapes.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::OLMOE_1B_7B,
         Self::QWEN3_30B_A3B,
         Self::DEEPSEEK_V2_LITE,
         Self::GLM_4_7_FLASH,
         Self::GPT_OSS_20B,
         Self::QWEN3_NEXT_80B_A3B,
+        Self::LFM2_8B_A1B,
+        Self::GRANITE_4_H_TINY,
         Self::TINY,
     ];
 
@@ -146,6 +190,9 @@ impl SyntheticShape {
     /// Returns an error if the keys are not a JSON object.
     pub(super) fn config(&self, end_token: u32) -> Result<Value, serde_json::Error> {
         let mut keys: Map<String, Value> = serde_json::from_str(self.keys)?;
+        if let Some(Value::Array(kinds)) = keys.get_mut("layer_types") {
+            kinds.truncate(self.num_hidden_layers);
+        }
         keys.insert("eos_token_id".into(), end_token.into());
         keys.insert("hidden_act".into(), "silu".into());
         keys.insert("num_hidden_layers".into(), self.num_hidden_layers.into());

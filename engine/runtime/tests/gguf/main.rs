@@ -39,6 +39,7 @@ const PUBLISHED: &[&str] = &[
     "dots1",
     "solar-open",
     "granite-moe-shared",
+    "granite-moe-hybrid",
     "qwen3-vl-moe",
     "llama",
     "llama-bias",

@@ -65,6 +65,9 @@ const TEMPLATES: &[(&str, &str, RenderedParts)] = &[
     ("deepseek-ai-DeepSeek-V3.1", "<｜end▁of▁sentence｜>", RenderedParts::Words),
     ("vllm-DeepSeek-R1-tool_use", "<｜end▁of▁sentence｜>", RenderedParts::Words),
     ("vllm-Hunyuan-A13B-tool_use", "<|eos|>", RenderedParts::Words),
+    ("LFM2-8B-A1B", "<|im_end|>\n", RenderedParts::Words),
+    ("LFM2.5-Instruct", "<|im_end|>\n", RenderedParts::Words),
+    ("LFM2.5-8B-A1B", "<|im_end|>\n", RenderedParts::All),
     ("upstage-Solar-Open-100B", "", RenderedParts::Reasoning),
     ("NousResearch-Hermes-3-Llama-3.1-8B-tool_use", "<|im_end|>\n", RenderedParts::Calls),
 ];
@@ -227,6 +230,32 @@ fn hunyuan_puts_the_answer_between_tags() {
     for bad in ["[]", "{\"name\": \"f\"}", "[{\"name\": \"f\"}, 1]", "[{\"arguments\": {}}]", ""] {
         let bad = format!("<tool_calls>{bad}</tool_calls>");
         check_cuts(&format, &bad, &[text(&bad)]);
+    }
+}
+
+#[test]
+fn lfm2_calls_functions_as_python_does() {
+    for name in ["LFM2-8B-A1B", "LFM2.5-Instruct", "LFM2.5-8B-A1B"] {
+        let format = format_of(name, "<|im_start|>assistant\n");
+        let said = "I look.<|tool_call_start|>[f(a='x', b=[1, None]), g()]<|tool_call_end|>So.";
+        let wanted = [
+            text("I look."),
+            call(0, "f", j!({ "a": "x", "b": [1, null] })),
+            call(1, "g", j!({})),
+            text("So."),
+        ];
+        check_cuts(&format, said, &wanted);
+        // With "force json schema." in the system message.
+        let json =
+            "<|tool_call_start|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]<|tool_call_end|>";
+        check_cuts(&format, json, &[call(0, "f", j!({ "a": 1 }))]);
+        for bad in ["[]", "[f(1)]", "[f(a=1)", "f", ""] {
+            let bad = format!("<|tool_call_start|>{bad}<|tool_call_end|>");
+            check_cuts(&format, &bad, &[text(&bad)]);
+        }
+        // Without tools, the tags are text.
+        let plain = OutputFormat::detect(&published(name), "", &[]);
+        check_cuts(&plain, json, &[text(json)]);
     }
 }
 

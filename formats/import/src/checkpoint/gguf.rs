@@ -164,7 +164,9 @@ impl Checkpoint {
             _ => None,
         });
         let mut proportional = attention.filter_map(|rope| match rope.scaling {
-            RopeScaling::Proportional { pairs } if rope != RopeConfig::NONE => Some((pairs, rope.dims / 2)),
+            RopeScaling::Proportional { pairs } if rope != RopeConfig::NONE => {
+                Some((pairs, rope.dims / 2))
+            }
             _ => None,
         });
         let Some((turning, all)) = proportional.next() else { return Ok(()) };

@@ -11,7 +11,9 @@ use super::{
 };
 use crate::ImportError;
 use crate::json::Fields;
-use crate::limits::{MAX_CONV_KERNEL, MAX_EXPERTS, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_WIDTH};
+use crate::limits::{
+    MAX_CONV_KERNEL, MAX_EXPERTS, MAX_HEAD_DIM, MAX_HEADS, MAX_LAYERS, MAX_POSITIONS, MAX_WIDTH,
+};
 
 pub(super) const FAMILY: Family = Family {
     architecture: Architecture::GraniteMoeHybrid,
@@ -48,7 +50,7 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     if fields.text(NORM)?.is_some_and(|norm| norm != "rmsnorm") {
         return Err(fields.unsupported(NORM, "supported: rmsnorm"));
     }
-    let attention = attention_of(fields, rope(fields)?)?;
+    let attention = attention_of(fields, rope)?;
     let mamba2 = TokenMixer::Mamba2(mamba2(fields)?);
     let feed_forward = feed_forward(fields)?;
     let layer = |is_attention: bool| LayerConfig {
@@ -65,14 +67,14 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
     without_residual_multiplier(fields, keys::model(fields, parts)?)
 }
 
-/// Returns the reader of RoPE: `position_embedding_type` is "rope", or there is none.
-fn rope(
-    fields: &Fields,
-) -> Result<fn(&Fields, usize) -> Result<RopeConfig, ImportError>, ImportError> {
+/// Reads RoPE: there is none unless `position_embedding_type` is "rope". Settings that are not used must be valid
+/// all the same, as transformers demands.
+fn rope(fields: &Fields, head_dim: usize) -> Result<RopeConfig, ImportError> {
     const KEY: &str = "position_embedding_type";
+    let rope = keys::rope(fields, head_dim)?;
     match fields.text(KEY)? {
-        Some("rope") => Ok(keys::rope),
-        None | Some("nope") => Ok(|_, _| Ok(RopeConfig::NONE)),
+        Some("rope") => Ok(rope),
+        None | Some("nope") => Ok(RopeConfig::NONE),
         Some(_) => Err(fields.unsupported(KEY, "supported: rope, nope")),
     }
 }
@@ -109,6 +111,7 @@ fn mamba2(fields: &Fields) -> Result<Mamba2Config, ImportError> {
         return Err(fields.wrong(GROUPS, expected));
     }
     refuse_limits(fields)?;
+    fields.size("mamba_chunk_size", MAX_POSITIONS)?;
     Ok(Mamba2Config {
         num_heads,
         head_dim,
