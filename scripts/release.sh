@@ -144,14 +144,14 @@ library() {
     pack "$root" "$out/$name.tar.gz"
 }
 
-# Wheels for every Python from 3.11 on and glibc 2.28, and the storyteller's.
+# Wheels for every Python from 3.11 on, and the storyteller's. The module is linked by this machine's linker, whose C library
+# names the oldest system: Zig's linker refuses `--exclude-libs`, by which the module exports nothing of its dependencies.
 wheels() {
     python_environment "$tools/wheels"
-    "$tools/wheels/bin/pip" install --quiet --only-binary :all: maturin==1.16.0 hatchling==1.33.0 ziglang==0.17.1
+    "$tools/wheels/bin/pip" install --quiet --only-binary :all: maturin==1.16.0 hatchling==1.33.0
     apps/python/licences.sh
-    # maturin finds Zig by the python3 of PATH.
-    (cd apps/python && PATH="$tools/wheels/bin:$PATH" "$tools/wheels/bin/maturin" build --quiet --profile "$profile" --locked --strip --zig \
-        --compatibility manylinux_2_28 --out "$out")
+    (cd apps/python && "$tools/wheels/bin/maturin" build --quiet --profile "$profile" --locked --strip \
+        --out "$out")
     (cd apps/python/storyteller && PATH="$tools/wheels/bin:$PATH" "$tools/wheels/bin/hatchling" build -t wheel -d "$out")
 }
 
