@@ -10,9 +10,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::Response;
+use axum::http::header::CONNECTION;
+use axum::http::{HeaderValue, Request, Response};
 use futures_util::future::{Either, select};
-use hyper::body::{Bytes, Frame, SizeHint};
+use hyper::body::{Bytes, Frame, Incoming, SizeHint};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -23,6 +24,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use crate::limits::{ConnectionLimits, HALF_CLOSED_TIME, HEAD_BYTES_MAX, HEADERS_MAX, LINGER_TIME};
+use crate::tracked_body::TrackedBody;
 
 /// Start of the year 10000 in seconds since 1970.
 const YEAR_10000: u64 = 253_402_300_800;
@@ -48,10 +50,18 @@ pub(crate) async fn serve(
         .max_headers(HEADERS_MAX)
         .auto_date_header(has_date(SystemTime::now()));
     let routes = TowerToHyperService::new(router);
-    let service = service_fn(move |request| {
+    let service = service_fn(move |request: Request<Incoming>| {
         let answered = phase.begin();
-        let response = routes.call(request);
-        async move { Ok::<_, Infallible>(answered.followed(response.await?)) }
+        let (head, body) = request.into_parts();
+        let (body, is_read) = TrackedBody::new(body);
+        let response = routes.call(Request::from_parts(head, body));
+        async move {
+            let mut response = answered.followed(response.await?);
+            if !is_read.get() {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let mut connection = Box::pin(builder.serve_connection(io, service));
     let stopped = std::pin::pin!(wait(&mut stop));
@@ -107,9 +117,9 @@ impl Phase {
     /// The response is being written.
     const ANSWERED: u8 = 2;
 
-    fn begin(&self) -> Request {
+    fn begin(&self) -> OpenRequest {
         self.0.store(Self::ASKED, Ordering::Relaxed);
-        Request(self.clone())
+        OpenRequest(self.clone())
     }
 
     fn get(&self) -> u8 {
@@ -118,9 +128,9 @@ impl Phase {
 }
 
 /// Guard of a request that is being served.
-struct Request(Phase);
+struct OpenRequest(Phase);
 
-impl Request {
+impl OpenRequest {
     /// Attaches the guard to the response, so that it lives until the body is written or dropped.
     fn followed(self, response: Response<Body>) -> Response<GuardedBody> {
         self.0.0.store(Phase::ANSWERED, Ordering::Relaxed);
@@ -131,7 +141,7 @@ impl Request {
 /// Response body with the guard of its request.
 struct GuardedBody {
     body: Body,
-    _request: Request,
+    _request: OpenRequest,
 }
 
 impl hyper::body::Body for GuardedBody {
@@ -154,7 +164,7 @@ impl hyper::body::Body for GuardedBody {
     }
 }
 
-impl Drop for Request {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
         self.0.0.store(Phase::IDLE, Ordering::Relaxed);
     }

@@ -48,6 +48,7 @@ mod single_model;
 mod source;
 mod tokens;
 mod tools;
+mod tracked_body;
 mod usage;
 
 pub use access::{Access, AccessError};

@@ -67,6 +67,29 @@ pub fn wait_until(listener: &Listener, done: impl Fn(&Value) -> bool) -> Value {
     }
 }
 
+/// A client that does not know that a connection will be closed sends its next request into it.
+#[test]
+fn a_response_before_the_body_was_read_says_that_the_connection_closes() {
+    let listener = Listener::start(&server(), "127.0.0.1", 0).unwrap();
+    for (path, sent, closes) in [
+        ("/api/delete", "", true),
+        ("/api/delete", "{\"model\"", true),
+        ("/nowhere", "", true),
+        (CHAT, "{\"model\":1}", false),
+    ] {
+        let mut stream = connect(&listener);
+        let head = format!(
+            "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+             Content-Length: 11\r\n\r\n{sent}"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut lines = BufReader::new(&mut stream).lines().map(|line| line.unwrap());
+        let head: Vec<String> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+        let says = head.iter().any(|line| line.eq_ignore_ascii_case("connection: close"));
+        assert_eq!(says, closes, "{path} {sent}: {head:?}");
+    }
+}
+
 #[test]
 fn one_connection_serves_many_requests() {
     let listener = Listener::start(&server(), "127.0.0.1", 0).unwrap();
