@@ -7,7 +7,7 @@ use std::task::{Context, Poll, ready};
 
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 
-/// Whether a body was read to its end.
+/// Flag of a body that was read to its end.
 #[derive(Clone, Debug)]
 pub(crate) struct ReadToEnd(Arc<AtomicBool>);
 
