@@ -42,6 +42,7 @@ import torch  # noqa: E402
 import transformers  # noqa: E402
 from checkpoints import WEIGHTS, write_config  # noqa: E402
 from families import ABSENT, FAMILIES, VOCABULARY, Family, patch  # noqa: E402
+from published import as_published  # noqa: E402
 from sides import Misfit, Nestling, Refused, build_binary, load, logits, make, noise, read_config, save_again  # noqa: E402
 from values import changes_of  # noqa: E402
 
@@ -85,12 +86,14 @@ def all_keys(value: object) -> set[str]:
 class Judge:
     def __init__(self, nestling: Nestling, scratch: pathlib.Path, seed: int):
         self.nestling, self.scratch, self.seed = nestling, scratch, seed
+        self.of_family = ""
         self.entries: list[dict] = []
         self.not_made: list[dict] = []
 
     def judge(self, family: str, how: str, changes: dict, directory: pathlib.Path) -> dict:
         """The verdict on the checkpoint of a folder, kept with what was changed."""
         started = time.time()
+        self.of_family = family
         verdict = self.verdict(changes, directory, how.startswith("drawn"))
         if not changes and verdict["verdict"] == "refused":
             verdict |= {"verdict": "wrong", "why": f"what transformers itself saved is refused: {verdict['error']}"}
@@ -102,13 +105,16 @@ class Judge:
             print(f"WRONG {family}, {how}, {shown}: {entry['why']}", flush=True)
         return entry
 
+    def ours(self, directory: pathlib.Path, prompts: list) -> dict:
+        return self.nestling.judge(as_published(self.of_family, directory), prompts)
+
     def verdict(self, changes: dict, directory: pathlib.Path, drawn: bool) -> dict:
         vocabulary = VOCABULARY
         text = self.text_of(directory)
         if isinstance(text.get("vocab_size"), int):
             vocabulary = max(4, min(VOCABULARY, text["vocab_size"]))
         prompts = prompts_of(self.seed, vocabulary)
-        ours = self.nestling.judge(directory, prompts)
+        ours = self.ours(directory, prompts)
         if "died" in ours:
             return {"verdict": "wrong", "why": f"Nestling died: {ours['died']}"}
         if "refused" in ours:
@@ -130,7 +136,7 @@ class Judge:
             return {"verdict": "equal"} | found
         # Routers near a tie choose otherwise for a difference in the last bits: another prompt decides.
         again = prompts_of(self.seed + 1, vocabulary)
-        ours = self.nestling.judge(directory, again)
+        ours = self.ours(directory, again)
         model, _, theirs = self.theirs(changes, directory, again)
         second = largest(ours["logits"], theirs)
         if second <= max(TOLERANCE, NOISE_FACTOR * noise(model, theirs, again)):
@@ -229,9 +235,10 @@ class Judge:
         base = self.scratch / family.name
         make(family.config, base, self.seed, layout=family.layouts[0])
         self.judge(family.name, "base", {}, base)
-        self.changed(family, base, count, pairs)
         self.drawn(family, fresh)
-        self.saved_again(family, base)
+        if not family.is_drawn_only:
+            self.changed(family, base, count, pairs)
+            self.saved_again(family, base)
         shutil.rmtree(base)
 
     def changed(self, family: Family, base: pathlib.Path, count: int | None, pairs: int) -> None:

@@ -5,8 +5,14 @@ A configuration is what config.json would hold. `text` is the path to the keys o
 """
 import copy
 import dataclasses
+import pathlib
 import random
+import sys
 from collections.abc import Callable
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "families"))
+import qwen3_omni_moe  # noqa: E402
+import qwen3_vl_moe  # noqa: E402
 
 # Stands for a key that is left out.
 ABSENT = "\0absent"
@@ -22,6 +28,8 @@ class Family:
     text: tuple[str, ...] = ()
     # How experts lie in files: as transformers saves them, fused, or in MXFP4; the first for what is changed.
     layouts: tuple[str, ...] = ("saved",)
+    # Only drawn: keys of the class that stands in are not those of the family.
+    is_drawn_only: bool = False
 
     def text_of(self, config: dict) -> dict:
         for key in self.text:
@@ -692,11 +700,58 @@ LFM2_MOE = Family("lfm2_moe", OF_LFM2 | {
     "num_dense_layers": 1, "num_experts": 5, "num_experts_per_tok": 2, "routed_scaling_factor": 1.0, "use_expert_bias": True,
 }, lfm2_moe)
 
+def solar(rng):
+    return common(rng) | heads(rng) | positions(rng) | routed(rng) | {"attention_bias": rng.random() < 0.5}
+
+
+SOLAR = Family("solar_open", {key: value for key, value in ROUTED.items() if key not in ("first_k_dense_replace", "intermediate_size")} | {
+    "architectures": ["SolarOpenForCausalLM"], "model_type": "solar_open", "partial_rotary_factor": 1.0,
+}, solar)
+
+
+def with_images(rng):
+    """Text of models with images: three kinds of positions share a head's pairs."""
+    changes = common(rng) | heads(rng) | {"head_dim": rng.choice([8, 12, 16, 32])} | experts(rng, "num_experts") | sparse_layers(rng)
+    half = changes["head_dim"] // 2
+    height, width = (rng.choice([1, half // 4 or 1]) for _ in range(2))
+    rope = {"rope_type": "default", "mrope_section": [half - height - width, height, width], "mrope_interleaved": True}
+    theta = rng.choice([500.0, 10000, 5e6])
+    if rng.random() < 0.5:
+        changes |= {"rope_parameters": rope | {"rope_theta": theta}, "rope_theta": ABSENT, "rope_scaling": ABSENT}
+    else:
+        changes |= {"rope_theta": theta, "rope_scaling": rope, "rope_parameters": ABSENT}
+    del changes["tie_word_embeddings"]
+    return changes | {
+        "attention_bias": rng.random() < 0.4, "moe_intermediate_size": rng.choice([10, 20, 40]), "norm_topk_prob": rng.random() < 0.7,
+    }
+
+
+OF_TEXT = {"dtype": "float32", "max_position_embeddings": POSITIONS, "vocab_size": VOCABULARY}
+IMAGE_TOKENS = {"image_token_id": 92, "video_token_id": 93, "vision_start_token_id": 94, "vision_end_token_id": 95}
+QWEN3_VL = Family(
+    "qwen3_vl_moe", qwen3_vl_moe.CONFIG | {"text_config": qwen3_vl_moe.TEXT | OF_TEXT} | IMAGE_TOKENS, with_images, ("text_config",))
+QWEN3_OMNI = Family("qwen3_omni_moe", qwen3_omni_moe.THINKER | IMAGE_TOKENS | {
+    "architectures": ["Qwen3OmniMoeThinkerForConditionalGeneration"], "audio_end_token_id": 91, "audio_start_token_id": 90,
+    "audio_token_id": 89, "text_config": qwen3_omni_moe.THINKER["text_config"] | OF_TEXT,
+}, with_images, ("text_config",))
+
+
+def ling(rng):
+    changes = glm4_moe(rng) | {"attention_bias": False, "use_qk_norm": True}
+    # Ling's code divides by the sum whatever it is; GLM's does not for one expert.
+    return changes | {"norm_topk_prob": changes["num_experts_per_tok"] > 1}
+
+
+# transformers has no class of these two, but their arithmetic under other names: see published.py.
+KIMI = Family("kimi_k2", DEEPSEEK_V3.config, DEEPSEEK_V3.draw)
+LING = Family("bailing_moe_v2", GLM4_MOE.config | {"attention_bias": False, "num_nextn_predict_layers": 0}, ling, is_drawn_only=True)
+
 FAMILIES = {
     family.name: family
     for family in [
         QWEN3_MOE, QWEN2_MOE, QWEN3_NEXT, QWEN3_5_MOE, QWEN3_5_MOE_TEXT, OLMOE, MIXTRAL, GRANITE, DEEPSEEK_V2,
         DEEPSEEK_V3, GLM, GEMMA4, GEMMA4_TEXT, GPT_OSS, GLM4_MOE, DOTS1, MINIMAX_M2, GRANITE_SHARED, ERNIE,
         LLAMA, MISTRAL, QWEN2, QWEN3, GRANITE_DENSE, GRANITE_HYBRID, GEMMA3, LFM2, LFM2_MOE,
+        SOLAR, QWEN3_VL, QWEN3_OMNI, KIMI, LING,
     ]
 }

@@ -166,8 +166,11 @@ def make(config: dict, directory: pathlib.Path, seed: int, form: str = "given", 
 
 
 def save_again(source: pathlib.Path, directory: pathlib.Path) -> None:
-    """Loads a checkpoint by `AutoModelForCausalLM`, as fine-tuning does, and saves it."""
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **EAGER)
+    """Loads a checkpoint by `AutoModelForCausalLM`, as fine-tuning does, and saves it. Models with images have another class."""
+    try:
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **EAGER)
+    except ValueError:
+        model, _ = load(source)
     model.save_pretrained(directory)
 
 
