@@ -66,7 +66,7 @@ wheel() {
     file=$(echo "$parts"/*.whl)
     row 'wheel, with wgpu and CUDA' "$file" none nestling-python cuda,wgpu "$seconds"
     python3 -m zipfile -e "$file" "$parts"
-    row 'its module `_core`' "$(echo "$parts"/nestling/_core*)" all nestling-python cuda,wgpu ''
+    row 'its module `_core`' "$(echo "$parts"/nestling/_core*.so)" all nestling-python cuda,wgpu ''
 }
 
 printf 'Commit %s, profile `%s`, `scripts/sizes.sh %s`.\n\n' "$(git rev-parse --short=8 HEAD)" "$profile" "$*"
