@@ -8,13 +8,11 @@ struct Params {
     // Rows that the convolution sees, the own one included.
     taps: u32,
     channels: u32,
-    // State before the rows: 0 none, 1 `before`, 2 `after`, which is then changed in place.
+    // Where the state before the rows is.
     source: u32,
     // 1: sums start with the bias; 0: with zero.
     has_bias: u32,
 }
-
-const TAPS_MAX = 16u;
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> projected: array<f32>; // [T, 3 * channels]
@@ -25,6 +23,7 @@ const TAPS_MAX = 16u;
 @group(0) @binding(6) var<storage, read_write> out: array<f32>; // [T, channels]
 
 // include: element
+// include: window
 
 @compute @workgroup_size(64)
 fn main(
@@ -38,17 +37,7 @@ fn main(
         return;
     }
     let newest = params.taps - 1u;
-    var window: array<f32, TAPS_MAX>;
-    for (var tap = 0u; tap < newest; tap += 1u) {
-        let at = tap * channels + channel;
-        var old = 0.0;
-        if params.source == 1u {
-            old = before[at];
-        } else if params.source == 2u {
-            old = after[at];
-        }
-        window[tap] = old;
-    }
+    var window = window_before(channel);
     var start = 0.0;
     if params.has_bias != 0u {
         start = bias[channel];
@@ -65,7 +54,5 @@ fn main(
             window[tap] = window[tap + 1u];
         }
     }
-    for (var tap = 0u; tap < newest; tap += 1u) {
-        after[tap * channels + channel] = window[tap];
-    }
+    write_window(channel, window);
 }

@@ -58,8 +58,8 @@ pub struct BackendLimits {
     pub head_dim_max: usize,
     /// Maximum number of rows per step.
     pub rows_max: usize,
-    /// Maximum number of positions that a short convolution sees; 0 if there is no such operation.
-    pub short_conv_taps_max: usize,
+    /// Maximum number of positions that the convolution of a recurrent layer sees.
+    pub conv_taps_max: usize,
 }
 
 /// Counters of work submitted to a device.

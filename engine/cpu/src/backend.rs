@@ -42,7 +42,7 @@ impl Backend for Cpu {
             num_experts_per_tok_max: usize::MAX,
             head_dim_max: usize::MAX,
             rows_max: usize::MAX,
-            short_conv_taps_max: CONV_TAPS_MAX,
+            conv_taps_max: CONV_TAPS_MAX,
         }
     }
 

@@ -98,7 +98,7 @@ impl Backend for Reference {
             num_experts_per_tok_max: usize::MAX,
             head_dim_max: usize::MAX,
             rows_max: usize::MAX,
-            short_conv_taps_max: usize::MAX,
+            conv_taps_max: usize::MAX,
         }
     }
 

@@ -40,8 +40,8 @@ use attention::HeadRows;
 /// Maximum number of elements of a head.
 pub const HEAD_DIM_MAX: usize = 1024;
 const NUM_EXPERTS_MAX: usize = 1024;
-/// Maximum number of rows of a short convolution, which a thread holds in registers.
-const SHORT_CONV_TAPS_MAX: usize = 16;
+/// Maximum number of rows of a convolution, which a thread holds in registers.
+const CONV_TAPS_MAX: usize = 16;
 const PER_TOKEN_MAX: usize = 64;
 
 /// Limits of the kernels of both backends.
@@ -50,7 +50,7 @@ pub const LIMITS: BackendLimits = BackendLimits {
     num_experts_per_tok_max: PER_TOKEN_MAX,
     head_dim_max: HEAD_DIM_MAX,
     rows_max: 4096,
-    short_conv_taps_max: SHORT_CONV_TAPS_MAX,
+    conv_taps_max: CONV_TAPS_MAX,
 };
 
 /// Encoder of one step's operations. Dropping it discards operations that were not submitted.
@@ -245,7 +245,7 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
         states: &mut GpuStates<D>,
         out: &mut GpuBuffer<D>,
     ) -> Result<(), EngineError> {
-        check_limit("taps of short_conv", LIMITS.short_conv_taps_max, conv.shape.taps)?;
+        check_limit("taps of short_conv", LIMITS.conv_taps_max, conv.shape.taps)?;
         short_conv::short_conv(self.operation()?, conv, rows, projected, states, out)
     }
 
@@ -257,7 +257,7 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
         states: &mut GpuStates<D>,
         out: &mut GpuBuffer<D>,
     ) -> Result<(), EngineError> {
-        check_limit("taps of mamba2", LIMITS.short_conv_taps_max, mamba2.shape.conv_kernel)?;
+        check_limit("taps of mamba2", LIMITS.conv_taps_max, mamba2.shape.conv_kernel)?;
         check_limit("rows of a state", HEAD_DIM_MAX, mamba2.shape.state_size)?;
         mamba2::mamba2(self.operation()?, mamba2, rows, projected, states, out)
     }

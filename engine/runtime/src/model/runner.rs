@@ -311,11 +311,11 @@ fn check_limits<B: Backend>(config: &ModelConfig, backend: &B) -> Result<(), Eng
             TokenMixer::Latent(latent) => latent.key_dim(),
             TokenMixer::DeltaNet(shape) => shape.key_head_dim.max(shape.value_head_dim),
             TokenMixer::ShortConv(shape) => {
-                found.push(("taps of short_conv", limits.short_conv_taps_max, shape.taps));
+                found.push(("taps of short_conv", limits.conv_taps_max, shape.taps));
                 0
             }
             TokenMixer::Mamba2(shape) => {
-                found.push(("mamba_d_conv", limits.short_conv_taps_max, shape.conv_kernel));
+                found.push(("mamba_d_conv", limits.conv_taps_max, shape.conv_kernel));
                 shape.head_dim.max(shape.state_size)
             }
         };
