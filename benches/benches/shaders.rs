@@ -266,7 +266,7 @@ fn expert(
     };
     let (gate, up) = (upload(inner, COLS)?, upload(inner, COLS)?);
     let down = upload(COLS, inner)?;
-    Ok(FeedForward { activation: Activation::Silu, gate, up, down })
+    Ok(FeedForward { activation: Activation::Silu, gate: Some(gate), up, down })
 }
 
 /// Benchmarks eight experts of a token at mixed levels: `gated_quantize`, and `gated` for float weights.

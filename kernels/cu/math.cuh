@@ -118,6 +118,9 @@ DEVICE float activation(u32 kind, float gate, float up, float alpha, float limit
     if (kind == 2) {
         return gelu_tanh(gate) * up;
     }
+    if (kind == 3) {
+        return (gate < 0.0f ? 0.0f : gate) * up;
+    }
     gate = gate > limit ? limit : gate;
     up = up > limit ? limit : up;
     up = up < -limit ? -limit : up;

@@ -20,7 +20,7 @@ fn plane_addresses(
 ) -> Result<Vec<(Address, Range<usize>)>, EngineError> {
     let address = |PlanePart { matrix, plane, range }: &PlanePart| {
         let linear = match matrix {
-            MatrixKind::Gate => &weights.gate,
+            MatrixKind::Gate => weights.gate_or_up(),
             MatrixKind::Up => &weights.up,
             _ => &weights.down,
         };

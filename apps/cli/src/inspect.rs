@@ -120,6 +120,7 @@ fn model_json(config: &ModelConfig) -> Value {
         .layers
         .iter()
         .map(|layer| match layer.feed_forward {
+            FeedForward::Absent => json!({}),
             FeedForward::Dense { intermediate_size } => {
                 json!({"intermediate_size": intermediate_size})
             }
@@ -386,7 +387,7 @@ fn model_text(config: &ModelConfig) -> String {
         FeedForward::Moe { num_experts, num_experts_per_tok, moe_intermediate_size, .. } => {
             Some((num_experts, num_experts_per_tok, moe_intermediate_size))
         }
-        FeedForward::Dense { .. } => None,
+        FeedForward::Absent | FeedForward::Dense { .. } => None,
     });
     if let Some((experts, chosen, width)) = moe {
         let _ = write!(text, ", {experts} experts of {width} (top {chosen})");

@@ -48,9 +48,9 @@ pub trait TableEntries<D: Storage + Backend>: Sized {
     fn binding(&self) -> D::Binding;
 }
 
-/// Returns gate, up and down.
+/// Returns gate, up and down. Without a gate, up takes its place, so that kernels need no other form.
 pub fn linears<B: Backend>(expert: &FeedForward<B>) -> [&Linear<B>; 3] {
-    [&expert.gate, &expert.up, &expert.down]
+    [expert.gate_or_up(), &expert.up, &expert.down]
 }
 
 /// The experts of one layer, all with the same shape and form.

@@ -342,6 +342,7 @@ impl Joint {
             Activation::Silu => (0, 0.0, 0.0),
             Activation::ClampedSwiglu { alpha, limit } => (1, alpha, limit),
             Activation::GeluTanh => (2, 0.0, 0.0),
+            Activation::Relu2 => (3, 0.0, 0.0),
         }
     }
 }

@@ -70,7 +70,7 @@ impl LayerExperts {
             FeedForward::Moe { num_experts: count, moe_intermediate_size: width, .. } => {
                 Some(Self { count, bias_floats: [width, width, config.hidden_size] })
             }
-            FeedForward::Dense { .. } => None,
+            FeedForward::Absent | FeedForward::Dense { .. } => None,
         })
     }
 
@@ -229,6 +229,7 @@ fn scratch_bytes<S: MemorySizes>(needs: &ModelNeeds<'_>) -> u64 {
 fn inner_sizes<'a>(needs: &'a ModelNeeds<'_>) -> impl Iterator<Item = InnerSize> + 'a {
     let rows = needs.rows_max;
     needs.config.layers.iter().map(move |layer| match layer.feed_forward {
+        FeedForward::Absent => InnerSize { uses: 0, width: 0 },
         FeedForward::Dense { intermediate_size } => {
             InnerSize { uses: rows, width: intermediate_size }
         }

@@ -79,7 +79,7 @@ impl<R: MatrixLayout> LayerRooms<R> {
     fn of(shape: &ExpertShape) -> Option<Self> {
         let [gate, up, down] = &shape.matrices;
         let gate = R::of(gate, 0)?;
-        let up = R::of(up, gate.end())?;
+        let up = if shape.activation.has_gate() { R::of(up, gate.end())? } else { gate };
         let down = R::of(down, up.end())?;
         Some(Self { shape: *shape, rooms: [gate, up, down] })
     }

@@ -211,7 +211,13 @@ pub fn clamped_swiglu(gate: f32, up: f32, alpha: f32, limit: f32) -> f32 {
     gate / (1.0 + exp(-alpha * gate)) * (up + 1.0)
 }
 
-/// Joins gate and up in place of gate: `gate[i] = activation(gate[i], up[i])`.
+/// Computes max(x, 0). NaN is preserved.
+#[inline(always)]
+pub fn relu(x: f32) -> f32 {
+    if x < 0.0 { 0.0 } else { x }
+}
+
+/// Joins gate and up in place of gate: `gate[i] = activation(gate[i], up[i])`. Without a gate, up takes its place.
 #[inline(always)]
 pub fn gated(activation: Activation, gate: &mut [f32], up: &[f32]) {
     match activation {
@@ -228,6 +234,11 @@ pub fn gated(activation: Activation, gate: &mut [f32], up: &[f32]) {
         Activation::GeluTanh => {
             for (gate, up) in gate.iter_mut().zip(up) {
                 *gate = gelu_tanh(*gate) * up;
+            }
+        }
+        Activation::Relu2 => {
+            for (gate, up) in gate.iter_mut().zip(up) {
+                *gate = relu(*gate) * up;
             }
         }
     }

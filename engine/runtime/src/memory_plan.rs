@@ -421,6 +421,7 @@ fn latent_floats(latent: &LatentConfig) -> (usize, usize) {
 fn scratch_bytes(config: &ModelConfig, rows: u64, share: RankShare) -> u64 {
     let (qkv, attended) = mixer_floats(config);
     let experts = config.layers.iter().map(|layer| match layer.feed_forward {
+        FeedForward::Absent => (0, 0),
         FeedForward::Dense { intermediate_size } => (1, intermediate_size),
         FeedForward::Moe { num_experts_per_tok, moe_intermediate_size, shared, .. } => {
             let shared = shared.map_or(0, |shared| shared.intermediate_size);
@@ -457,7 +458,7 @@ fn bound_biases(config: &ModelConfig) -> u64 {
         FeedForward::Moe { num_experts, moe_intermediate_size, .. } => {
             num_experts as u64 * (2 * moe_intermediate_size + config.hidden_size) as u64
         }
-        FeedForward::Dense { .. } => 0,
+        FeedForward::Absent | FeedForward::Dense { .. } => 0,
     };
     float_bytes::FLOAT_BYTES
         * config.layers.iter().map(|layer| of_layer(layer.feed_forward)).sum::<u64>()

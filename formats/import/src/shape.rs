@@ -84,7 +84,9 @@ impl ModelShape {
                 TokenMixer::ShortConv(conv) => shape.short_conv(hidden, layer, conv),
                 TokenMixer::Mamba2(mamba2) => shape.mamba2(hidden, layer, mamba2),
             }
-            shape.vector(FloatKind::FeedForwardNorm, Some(layer), hidden);
+            if layer_config.feed_forward != FeedForward::Absent {
+                shape.vector(FloatKind::FeedForwardNorm, Some(layer), hidden);
+            }
             shape.feed_forward(config, layer, layer_config.feed_forward);
             if config.block_norms != BlockNorms::Before {
                 shape.norms_around(hidden, layer, layer_config.feed_forward);
@@ -228,7 +230,7 @@ impl ModelShape {
     fn feed_forward(&mut self, config: &ModelConfig, layer: u32, feed_forward: FeedForward) {
         let (hidden, at) = (config.hidden_size, Some(layer));
         if let Some(intermediate_size) = feed_forward.dense_size() {
-            self.gated(layer, None, hidden, intermediate_size);
+            self.part(config, layer, None, intermediate_size);
         }
         // Default: a dense layer has no router and no experts.
         let (FeedForward::Moe { num_experts, moe_intermediate_size, shared, .. }, Some(router)) =
@@ -264,7 +266,7 @@ impl ModelShape {
             self.vector(FloatKind::SharedGate, at, hidden);
         }
         for expert in (0u32..).take(num_experts) {
-            self.gated(layer, Some(expert), hidden, moe_intermediate_size);
+            self.part(config, layer, Some(expert), moe_intermediate_size);
         }
     }
 
@@ -281,10 +283,14 @@ impl ModelShape {
         }
     }
 
-    fn gated(&mut self, layer: u32, expert: Option<u32>, hidden: usize, intermediate: usize) {
-        let id = |kind| MatrixId { kind, layer: Some(layer), expert };
-        self.matrix(id(MatrixKind::Gate), intermediate, hidden);
-        self.matrix(id(MatrixKind::Up), intermediate, hidden);
-        self.matrix(id(MatrixKind::Down), hidden, intermediate);
+    fn part(&mut self, config: &ModelConfig, layer: u32, expert: Option<u32>, intermediate: usize) {
+        let (hidden, id) =
+            (config.hidden_size, |kind| MatrixId { kind, layer: Some(layer), expert });
+        for &kind in config.activation.matrices() {
+            match kind {
+                MatrixKind::Down => self.matrix(id(kind), hidden, intermediate),
+                _ => self.matrix(id(kind), intermediate, hidden),
+            }
+        }
     }
 }

@@ -558,7 +558,7 @@ fn other_names_of_keys_are_read() {
 fn widths_of_lfm2_are_adjusted() {
     let width = |changes: Value| match with("lfm2", &changes).unwrap().layers[0].feed_forward {
         FeedForward::Dense { intermediate_size } => intermediate_size,
-        FeedForward::Moe { .. } => 0,
+        FeedForward::Absent | FeedForward::Moe { .. } => 0,
     };
     // 42, 46, 48; 42, 42, 48; the width itself.
     assert_eq!(width(json!({})), 48);

@@ -70,13 +70,16 @@ fn gelu_tanh(x: f32) -> f32 {
     return x / (1.0 + exp_of(-1.595769 * cubed));
 }
 
-// Gate and up joined; `kind` is 0 for SiLU, 1 for the clamped kind, 2 for GELU.
+// Gate and up joined; `kind` is 0 for SiLU, 1 for the clamped kind, 2 for GELU, 3 for ReLU², whose gate is up.
 fn activation(kind: u32, gate: f32, up: f32, alpha: f32, limit: f32) -> f32 {
     if kind == 0u {
         return silu(gate) * up;
     }
     if kind == 2u {
         return gelu_tanh(gate) * up;
+    }
+    if kind == 3u {
+        return unless_nan(gate, max(gate, 0.0)) * up;
     }
     let g = unless_nan(gate, select(gate, limit, gate > limit));
     let below = select(up, limit, up > limit);

@@ -137,10 +137,13 @@ impl Calibrator<'_> {
     }
 
     /// Returns evenly spaced tokens as a sample for the dense feed-forward part. Returns `None` if no layer
-    /// is active.
+    /// is active, or the layer is a mixer alone.
     pub(crate) fn dense_sample(&self) -> Option<RoutedSample> {
         // Default: nothing is sampled outside a layer.
         let Current::Layer(layer) = &self.current else { return None };
+        if layer.feed_forward.inputs(None).norm.is_empty() {
+            return None;
+        }
         let rows: Vec<usize> = spread(self.token_count()).collect();
         let weights = rows.iter().map(|row| layer.gates.get(*row).copied().unwrap_or(1.0));
         let weights = weights.collect();

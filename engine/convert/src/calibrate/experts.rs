@@ -48,7 +48,7 @@ struct ExpertMoments {
 
 /// Inputs of a feed-forward part: normalized hidden states of all tokens.
 pub(super) struct PartInputs {
-    /// Weights of the norm.
+    /// Weights of the norm; empty if the layer is a mixer alone.
     pub norm: Vec<f32>, // [hidden_size]
     /// Moments of the inputs of all tokens.
     pub sum: MomentSum,
@@ -135,7 +135,7 @@ impl FeedForwardMoments {
 
 /// Intermediate values of rows in a feed-forward part.
 struct Inner {
-    gate: Vec<f32>,   // [rows, intermediate], then gate and up together
+    joined: Vec<f32>, // [rows, intermediate], gate and up together
     output: Vec<f32>, // [rows, hidden_size], empty unless requested
 }
 
@@ -229,7 +229,7 @@ impl Calibrator<'_> {
         for rows in rows.chunks(STEP_ROWS) {
             let normed = self.normed(rows.iter().copied(), &moments.inputs(Some(expert)).norm);
             let inner = self.inner(&weights, &normed, PassOutput::Moments)?;
-            let rows = inner.gate.chunks_exact(intermediate).map(|row| (row, 1.0));
+            let rows = inner.joined.chunks_exact(intermediate).map(|row| (row, 1.0));
             uniform.add(&self.pool, self.kernels, panels.pack(intermediate, rows));
         }
         let inner = MomentSum::blend(routed, &uniform, routed_share(uses.len(), intermediate));
@@ -278,7 +278,7 @@ impl Calibrator<'_> {
                 self.kernels.add_scaled(output, used.weight, out);
             }
             if how.wanted == PassOutput::Moments {
-                let rows = inner.gate.chunks_exact(width).zip(uses);
+                let rows = inner.joined.chunks_exact(width).zip(uses);
                 let rows = rows.map(|(row, used)| (row, used.weight));
                 sum.add(&self.pool, self.kernels, panels.pack(width, rows));
                 for (x, used) in normed.chunks_exact(hidden).zip(uses) {
@@ -312,7 +312,7 @@ impl Calibrator<'_> {
         normed
     }
 
-    /// Computes `silu(gate(x)) * up(x)`, and `down` of it if outputs are requested.
+    /// Computes `activation(gate(x), up(x))`, and `down` of it if outputs are requested.
     fn inner(
         &mut self,
         weights: &FeedForward<Cpu>,
@@ -323,16 +323,19 @@ impl Calibrator<'_> {
         let rows = normed.len() / hidden.max(1);
         let mut x = self.cpu.buffer(rows, hidden)?;
         self.cpu.encoder().write(normed, &mut x)?;
-        let mut gate = self.product(&weights.gate, &x)?;
         let up = self.product(&weights.up, &x)?;
-        gated(&self.pool, self.kernels, weights.activation, &mut gate, &up);
+        let mut joined = match &weights.gate {
+            Some(gate) => self.product(gate, &x)?,
+            None => up.clone(),
+        };
+        gated(&self.pool, self.kernels, weights.activation, &mut joined, &up);
         let mut output = Vec::new();
         if wanted == PassOutput::Outputs {
             let mut x = self.cpu.buffer(rows, weights.down.matrix.cols())?;
-            self.cpu.encoder().write(&gate, &mut x)?;
+            self.cpu.encoder().write(&joined, &mut x)?;
             output = self.product(&weights.down, &x)?;
         }
-        Ok(Inner { gate, output })
+        Ok(Inner { joined, output })
     }
 
     fn product(

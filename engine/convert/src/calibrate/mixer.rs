@@ -176,9 +176,11 @@ impl Calibrator<'_> {
                 act: &mut act,
             };
             pass_mixer(&mut enc, &self.hidden[part.clone()], step, &mut sums)?;
-            enc.rms_norm(&act.x, &weights.feed_forward_norm, eps, Write::Set, &mut act.normed)?;
-            if wanted == PassOutput::Moments {
-                sums.add(&mut normed, &block_on(enc.read(&act.normed))?, hidden);
+            if let Some(norm) = &weights.feed_forward_norm {
+                enc.rms_norm(&act.x, norm, eps, Write::Set, &mut act.normed)?;
+                if wanted == PassOutput::Moments {
+                    sums.add(&mut normed, &block_on(enc.read(&act.normed))?, hidden);
+                }
             }
             passed_on.add(&mut enc, weights, &rows.dense_levels, eps, &mut act)?;
             if let (Some(sum), PassOutput::Moments) = (&mut expert_inputs, wanted) {

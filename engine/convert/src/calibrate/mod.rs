@@ -239,7 +239,9 @@ impl<'a> Calibrator<'a> {
         };
         let (moments, passed_on) = self.mixer(&weights, &pass, passed)?;
         let MixerMoments { inputs, normed, expert_inputs } = moments;
-        let dense = PartInputs { norm: weights.feed_forward_norm.clone(), sum: normed };
+        // Default: a layer that is a mixer alone has no inputs of a feed-forward part.
+        let norm = weights.feed_forward_norm.clone().unwrap_or_default();
+        let dense = PartInputs { norm, sum: normed };
         let own = weights.norm_before_experts().cloned().zip(expert_inputs);
         let own = own.map(|(norm, sum)| PartInputs { norm, sum });
         let mut feed_forward = FeedForwardMoments::new(dense, own, self.hidden.len());

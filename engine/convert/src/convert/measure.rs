@@ -1,7 +1,7 @@
 //! Sensitivity of planes: the reduction of the error that a part adds to the residual stream.
 
 use nestling_formats::store::{Encoding, Group, GroupId};
-use nestling_formats::{Level, MatrixKind, Plane};
+use nestling_formats::{Level, Plane};
 
 use super::block::{blocks, matrix_id};
 use super::quantize::Coded;
@@ -9,8 +9,6 @@ use super::sensitivity::{CodedMatrix, ExpertErrors, LevelErrors, decode, drops, 
 use super::{Conversion, ConvertError};
 use crate::calibrate::{Calibrator, RoutedSample};
 use nestling_experts::expert::{CheckpointSource, expert_biases};
-
-const FEED_FORWARD: [MatrixKind; 3] = [MatrixKind::Gate, MatrixKind::Up, MatrixKind::Down];
 
 impl Conversion<'_> {
     /// Stores the sensitivity of each plane of a layer's group and of each of its matrices.
@@ -58,12 +56,13 @@ impl Conversion<'_> {
         let exact = calibrator.mixer_output(None)?;
         let tokens = exact.len() / self.checkpoint.config().hidden_size.max(1);
         let unit = calibrator.stream_square() * tokens.max(1) as f64;
+        let feed_forward = self.checkpoint.config().activation.matrices();
         for (matrix, coded) in group.matrices.iter().zip(coded) {
             let Encoding::Nested { codec, .. } = matrix.encoding else { continue };
             let (Coded::Nested(coded), Some(codec)) = (coded, self.writer.codec(codec)) else {
                 continue;
             };
-            if FEED_FORWARD.contains(&matrix.kind) {
+            if feed_forward.contains(&matrix.kind) {
                 continue;
             }
             self.check_cancelled()?;
@@ -99,14 +98,14 @@ impl Conversion<'_> {
         errors: &ExpertErrors,
         unit: f64,
     ) -> Result<(), ConvertError> {
-        for kind in FEED_FORWARD {
+        for &kind in self.checkpoint.config().activation.matrices() {
             let drops = drops(errors.of(kind), unit).map(Some);
             self.writer.set_matrix_error_drops(group, kind, drops)?;
         }
         Ok(())
     }
 
-    /// Returns the errors of a group's gate, up and down. Returns `None` unless the group has all three in
+    /// Returns the errors of a group's gate, up and down. Returns `None` unless the group has all of them in
     /// coded form.
     fn feed_forward_errors(
         &self,
@@ -114,9 +113,11 @@ impl Conversion<'_> {
         coded: &[Coded],
         sample: &RoutedSample,
     ) -> Result<Option<ExpertErrors>, ConvertError> {
-        let mut floats = Vec::with_capacity(FEED_FORWARD.len());
-        let mut parts = Vec::with_capacity(FEED_FORWARD.len());
-        for kind in FEED_FORWARD {
+        let activation = self.checkpoint.config().activation;
+        let kinds = activation.matrices();
+        let mut floats = Vec::with_capacity(kinds.len());
+        let mut parts = Vec::with_capacity(kinds.len());
+        for &kind in kinds {
             let both = group.matrices.iter().zip(coded);
             let Some((matrix, coded)) = both.into_iter().find(|(matrix, _)| matrix.kind == kind)
             else {
@@ -136,11 +137,10 @@ impl Conversion<'_> {
         let matrices: Vec<CodedMatrix<'_>> = parts
             .iter()
             .zip(&floats)
-            .zip(&biases)
+            .zip(&biases[biases.len() - kinds.len()..])
             .map(|(((coded, codec), weights), bias)| CodedMatrix { weights, coded, codec, bias })
             .collect();
         let id = matrix_id(&group.id, &group.matrices[0]);
-        let activation = self.checkpoint.config().activation;
         let errors = expert_errors(&matrices, sample, activation);
         Ok(Some(errors.map_err(|source| ConvertError::Quantize { matrix: id, source })?))
     }

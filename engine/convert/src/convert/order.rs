@@ -45,17 +45,20 @@ impl<'a> Orders<'a> {
         }
         // The lock is not held during the search, so that two threads may compute the same order.
         let read = |kind| self.checkpoint.read_matrix(MatrixId { kind, ..id });
-        let [gate, up] = [read(MatrixKind::Gate)?, read(MatrixKind::Up)?];
-        let down = read(MatrixKind::Down)?;
-        let dim = self.checkpoint.config().hidden_size;
-        let order = self.options.order.order(&gate, &up, &down, gate.len() / dim.max(1));
+        let config = self.checkpoint.config();
+        let gate = config.activation.has_gate().then(|| read(MatrixKind::Gate)).transpose()?;
+        let (up, down) = (read(MatrixKind::Up)?, read(MatrixKind::Down)?);
+        // Default: without a gate, up alone gives the shapes of the neurons.
+        let gate = gate.as_deref().unwrap_or(&up);
+        let order =
+            self.options.order.order(gate, &up, &down, up.len() / config.hidden_size.max(1));
         let order = order.map_err(|source| ConvertError::Quantize { matrix: id, source })?;
         Ok(Some(Arc::clone(found().entry(expert).or_insert_with(|| order.into()))))
     }
 
     /// Returns whether any matrix of an expert is stored with its blocks unchanged.
     fn is_exact(&self, id: MatrixId) -> Result<bool, ConvertError> {
-        for kind in [MatrixKind::Gate, MatrixKind::Up, MatrixKind::Down] {
+        for &kind in self.checkpoint.config().activation.matrices() {
             let blocks = self.checkpoint.matrix(MatrixId { kind, ..id })?.blocks();
             if self.options.exact(blocks).is_some() {
                 return Ok(true);

@@ -50,8 +50,8 @@ pub(super) fn drops(errors: &LevelErrors, unit: f64) -> [f32; 5] {
     drops
 }
 
-/// Measures an expert on its tokens. The matrices are gate `[I, D]`, up `[I, D]` and down `[D, I]`; for
-/// another number of matrices, all errors are 0. The bias of down is ignored, because it is present without
+/// Measures an expert on its tokens. The matrices are gate `[I, D]`, up `[I, D]` and down `[D, I]`, or up and down
+/// without a gate; for another number of matrices, all errors are 0. The bias of down is ignored, because it is present without
 /// any plane.
 ///
 /// # Errors
@@ -61,8 +61,12 @@ pub(super) fn expert_errors(
     sample: &RoutedSample,
     activation: Activation,
 ) -> Result<ExpertErrors, NestedError> {
-    // Default: a group that is not an expert has no errors.
-    let [gate, up, down] = matrices else { return Ok(ExpertErrors::default()) };
+    let (gate, up, down) = match matrices {
+        [gate, up, down] => (Some(gate), up, down),
+        [up, down] => (None, up, down),
+        // Default: a group that is not an expert has no errors.
+        _ => return Ok(ExpertErrors::default()),
+    };
     let (hidden, intermediate) = (down.coded.rows, down.coded.cols);
     let tokens = sample.weights.len();
     let product = |weights: &[f32], bias: &[f32]| {
@@ -72,10 +76,11 @@ pub(super) fn expert_errors(
         }
         out
     };
-    let gates = product(gate.weights, gate.bias); // [T, I]
+    let gates = gate.map(|gate| product(gate.weights, gate.bias)); // [T, I]
     let ups = product(up.weights, up.bias); // [T, I]
-    let inner = |gates: &[f32], ups: &[f32]| -> Result<Vec<f32>, NestedError> {
-        let mut inner = join(activation, gates, ups);
+    let inner = |gates: &Option<Vec<f32>>, ups: &[f32]| -> Result<Vec<f32>, NestedError> {
+        // Default: without a gate, up is joined with itself.
+        let mut inner = join(activation, gates.as_deref().unwrap_or(ups), ups);
         down.codec.inputs.transform_weights(&mut inner, intermediate)?;
         Ok(inner)
     };
@@ -101,7 +106,8 @@ pub(super) fn expert_errors(
         down: [nothing; 6],
     };
     for (at, level) in (1..).zip(Level::ALL) {
-        let coded_gates = product(&decode(gate, level)?, gate.bias);
+        let coded = |gate| decode(gate, level).map(|weights| product(&weights, gate.bias));
+        let coded_gates = gate.map(coded).transpose()?;
         let coded_ups = product(&decode(up, level)?, up.bias);
         let coded_down = decode(down, level)?;
         let through = |down: &[f32], inner: &[f32]| error(&multiply(down, inner, intermediate));

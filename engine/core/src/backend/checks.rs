@@ -152,8 +152,8 @@ impl Operation {
         levels: &[Level],
         inputs: usize,
     ) -> Result<usize, EngineError> {
-        let (gate, cols) = (&weights.gate, self.part_of_rank(weights, levels, inputs)?);
-        self.size("outputs of gate", gate.outputs.whole, gate.matrix.shape().rows)?;
+        let (up, cols) = (&weights.up, self.part_of_rank(weights, levels, inputs)?);
+        self.size("outputs of up", up.outputs.whole, up.matrix.shape().rows)?;
         Ok(cols)
     }
 
@@ -164,13 +164,20 @@ impl Operation {
         levels: &[Level],
         inputs: usize,
     ) -> Result<usize, EngineError> {
-        let FeedForward { gate, up, down, .. } = weights;
-        self.linear(gate, levels, inputs)?;
+        let FeedForward { activation, gate, up, down } = weights;
+        let gates = |has_gate| if has_gate { "a gate" } else { "no gate" };
+        if gate.is_some() != activation.has_gate() {
+            let (expected, found) = (gates(activation.has_gate()), gates(gate.is_some()));
+            return Err(self.error("projections", expected, found));
+        }
         self.linear(up, levels, inputs)?;
-        self.size("outputs of up", gate.matrix.shape().rows, up.matrix.shape().rows)?;
-        self.size("first output of up", gate.outputs.first, up.outputs.first)?;
-        self.size("outputs of whole up", gate.outputs.whole, up.outputs.whole)?;
-        self.linear(down, levels, gate.outputs.whole)?;
+        if let Some(gate) = gate {
+            self.linear(gate, levels, inputs)?;
+            self.size("outputs of gate", up.matrix.shape().rows, gate.matrix.shape().rows)?;
+            self.size("first output of gate", up.outputs.first, gate.outputs.first)?;
+            self.size("outputs of whole gate", up.outputs.whole, gate.outputs.whole)?;
+        }
+        self.linear(down, levels, up.outputs.whole)?;
         Ok(down.outputs.whole)
     }
 

@@ -277,7 +277,7 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer, // [T, D]
     ) -> Result<(), EngineError> {
         let _ = (levels, x, write, complete, out);
-        let (whole, held) = (weights.gate.outputs.whole, weights.gate.matrix.shape().rows);
+        let (whole, held) = (weights.up.outputs.whole, weights.up.matrix.shape().rows);
         Err(EngineError::mismatch("rows of a feed-forward part", whole, held))
     }
 

@@ -44,12 +44,12 @@ impl<B: Backend> Linear<B> {
     }
 }
 
-/// A gated feed-forward part: `down(activation(gate(x), up(x)))`.
+/// A feed-forward part: `down(activation(gate(x), up(x)))`, or `down(activation(up(x)))` without a gate.
 pub struct FeedForward<B: Backend> {
     /// Activation that combines gate and up.
     pub activation: Activation,
-    /// Gate projection, `[I, D]`.
-    pub gate: Linear<B>,
+    /// Gate projection, `[I, D]`, if the activation has one.
+    pub gate: Option<Linear<B>>,
     /// Up projection, `[I, D]`. A rank of several holds the same rows of gate and up.
     pub up: Linear<B>,
     /// Down projection, `[D, I]`.
@@ -57,21 +57,29 @@ pub struct FeedForward<B: Backend> {
 }
 
 impl<B: Backend> FeedForward<B> {
-    /// Returns true if other ranks hold rows of a matrix.
-    pub fn is_divided(&self) -> bool {
-        self.gate.is_divided() || self.up.is_divided() || self.down.is_divided()
+    /// Returns the gate, or up for an activation without one, which then joins up with itself.
+    pub fn gate_or_up(&self) -> &Linear<B> {
+        self.gate.as_ref().unwrap_or(&self.up)
     }
 
-    /// Returns the bytes that the three products read at a level.
+    /// Iterates over gate, if there is one, up and down.
+    pub fn linears(&self) -> impl Iterator<Item = &Linear<B>> {
+        self.gate.iter().chain([&self.up, &self.down])
+    }
+
+    /// Returns true if other ranks hold rows of a matrix.
+    pub fn is_divided(&self) -> bool {
+        self.linears().any(Linear::is_divided)
+    }
+
+    /// Returns the bytes that the products read at a level.
     pub fn read_bytes(&self, level: Level) -> u64 {
-        let parts = [&self.gate, &self.up, &self.down];
-        parts.iter().map(|linear| B::matrix_bytes(&linear.matrix, level)).sum()
+        self.linears().map(|linear| B::matrix_bytes(&linear.matrix, level)).sum()
     }
 
     /// Returns the size in bytes of the planes that a level uses, as stored in a store.
     pub fn prefix_bytes(&self, level: Level) -> u64 {
-        let parts = [&self.gate, &self.up, &self.down];
-        parts.iter().map(|linear| B::matrix_prefix_bytes(&linear.matrix, level)).sum()
+        self.linears().map(|linear| B::matrix_prefix_bytes(&linear.matrix, level)).sum()
     }
 }
 
@@ -234,7 +242,7 @@ pub struct ExpertShape {
     pub activation: Activation,
     /// Multiplication mode of nested matrices.
     pub activations: ActivationMode,
-    /// Shapes of gate, up and down.
+    /// Shapes of gate, up and down. Without a gate, the first is that of up, with which it shares its place.
     pub matrices: [MatrixShape; 3],
 }
 

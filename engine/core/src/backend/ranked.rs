@@ -157,12 +157,12 @@ impl RankLink {
         write: Write,
         out: &mut B::Buffer,
     ) -> Result<(), EngineError> {
-        let FeedForward { gate, down, .. } = weights;
-        if gate.is_divided() {
+        let FeedForward { up, down, .. } = weights;
+        if up.is_divided() {
             let complete = &mut |inner: &mut [f32]| {
                 let gather = &mut whole(self.memory.lock()).gather;
-                let columns = |share| columns_of(slice::from_ref(gate), share);
-                self.complete_columns(gather, gate.outputs.whole, columns, inner)
+                let columns = |share| columns_of(slice::from_ref(up), share);
+                self.complete_columns(gather, up.outputs.whole, columns, inner)
             };
             encoder.ffn_of_rank(weights, levels, x, write, complete, out)?;
         } else {

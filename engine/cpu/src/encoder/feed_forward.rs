@@ -1,6 +1,6 @@
-//! SwiGLU feed-forward parts of several experts at once.
+//! Feed-forward parts of several experts at once.
 //!
-//! With int8 activations there are two stages for all experts together. The first computes gate, up, SwiGLU
+//! With int8 activations there are two stages for all experts together. The first computes gate, up, the activation
 //! and the quantization of the result, by groups of 32 columns; the second computes down, by tiles. Each part
 //! computes its columns for all experts, so that different numbers of rows per expert need no balancing.
 
@@ -32,11 +32,10 @@ pub(super) fn feed_forward(
     x: &CpuBuffer,
     mut out: Output,
 ) -> Result<(), EngineError> {
-    let width = uses.first().map_or(0, |used| used.weights.gate.matrix.rows());
+    let width = uses.first().map_or(0, |used| used.weights.up.matrix.rows());
     let int8 = |used: &FeedForwardRows| {
-        let FeedForward { gate, up, down, .. } = used.weights;
-        gate.matrix.rows() == width
-            && [gate, up, down].iter().all(|linear| linear.matrix.takes_int8())
+        used.weights.up.matrix.rows() == width
+            && used.weights.linears().all(|linear| linear.matrix.takes_int8())
     };
     if uses.iter().all(int8) {
         team.quantize(&x.values, x.cols, &mut work.x)?;
@@ -61,9 +60,9 @@ fn fused(
         let FeedForward { activation, gate, up, down } = used.weights;
         inners.push(Inner {
             activation: *activation,
-            gate: Tiles::new(&gate.matrix, used.level)?,
+            gate: gate.as_ref().map(|gate| Tiles::new(&gate.matrix, used.level)).transpose()?,
             up: Tiles::new(&up.matrix, used.level)?,
-            biases: [gate.bias.as_deref(), up.bias.as_deref()],
+            biases: [gate.as_ref().and_then(|gate| gate.bias.as_deref()), up.bias.as_deref()],
             rows: used.rows.x,
             start: rows,
             width,
@@ -128,12 +127,16 @@ fn separate(
     let levels = vec![used.level; count];
     let all: Vec<u32> = (0..count as u32).collect();
     let rows = RowLevels { rows: RowMap { x: used.rows.x, out: &all }, levels: &levels };
-    let mut inner = CpuBuffer::new(count, gate.matrix.rows())?;
+    let mut inner = CpuBuffer::new(count, up.matrix.rows())?;
     let mut other = CpuBuffer::new(count, up.matrix.rows())?;
     let cols = inner.cols;
-    for (linear, values) in [(gate, &mut inner.values), (up, &mut other.values)] {
+    for (linear, values) in [(gate.as_ref(), &mut inner.values), (Some(up), &mut other.values)] {
+        let Some(linear) = linear else { continue };
         let out = Output { values, cols, store: StoreMode::Set };
         linear_rows(team, work, linear, rows, x, 0, out)?;
+    }
+    if gate.is_none() {
+        inner.values.copy_from_slice(&other.values);
     }
     team.kernels.gated(used.weights.activation, &mut inner.values, &other.values);
     if down.matrix.is_rotated() {
@@ -157,17 +160,21 @@ pub(super) fn feed_forward_of_rank(
     let FeedForward { activation, gate, up, down } = weights;
     let all: Vec<u32> = (0..levels.len() as u32).collect();
     let rows = RowLevels { rows: RowMap::same(&all), levels };
-    let (cols, first) = (gate.outputs.whole, gate.outputs.first);
+    let (cols, first) = (up.outputs.whole, up.outputs.first);
     let mut halves = std::mem::take(&mut work.halves);
-    for (linear, half) in [gate, up].into_iter().zip(&mut halves) {
+    for (linear, half) in [gate.as_ref(), Some(up)].into_iter().zip(&mut halves) {
         half.cols = cols;
         half.resize(levels.len())?;
+        let Some(linear) = linear else { continue };
         let values = &mut half.values[..];
         let out = Output { values, cols, store: StoreMode::Set };
         linear_rows(team, work, linear, rows, x, first, out)?;
     }
     let [inner, other] = &mut halves;
-    let held = first..first + gate.matrix.rows();
+    let held = first..first + up.matrix.rows();
+    if gate.is_none() {
+        inner.values.copy_from_slice(&other.values);
+    }
     for (inner, other) in inner.values.chunks_exact_mut(cols).zip(other.values.chunks_exact(cols)) {
         team.kernels.gated(*activation, &mut inner[held.clone()], &other[held.clone()]);
     }

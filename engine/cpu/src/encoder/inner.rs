@@ -1,4 +1,4 @@
-//! First product of a feed-forward part: gate and up of one block, joined and quantized.
+//! First product of a feed-forward part: gate and up of one block, or up alone, joined and quantized.
 
 use nestling_formats::nested::{GROUP, TILE_ROWS};
 use nestling_import::Activation;
@@ -18,8 +18,10 @@ const FEW_ROWS_RUN: usize = 4;
 /// First product of a feed-forward part. Its rows are consecutive in the inner activations.
 pub(crate) struct Inner<'a> {
     pub activation: Activation,
-    pub gate: Tiles<'a>,
+    /// Gate, if the activation has one.
+    pub gate: Option<Tiles<'a>>,
     pub up: Tiles<'a>,
+    /// Biases of gate and up.
     pub biases: [Option<&'a [f32]>; 2],
     pub rows: &'a [u32],
     /// Row of the inner activations that receives the first row.
@@ -54,7 +56,8 @@ impl Inner<'_> {
             for (index, rows) in rows.chunks(N).enumerate() {
                 let count = rows.rows().len();
                 let values = &mut values[..count];
-                for (tiles, out) in [(&self.gate, &mut gate), (&self.up, &mut up)] {
+                for (tiles, out) in [(self.gate.as_ref(), &mut gate), (Some(&self.up), &mut up)] {
+                    let Some(tiles) = tiles else { continue };
                     for (group, out) in groups.clone().zip(&mut *out) {
                         multiply(team, tiles, group, self.live(group), rows, values, out);
                     }
@@ -90,6 +93,9 @@ impl Inner<'_> {
         for (values, bias) in [(&mut *gate, self.biases[0]), (up, self.biases[1])] {
             let bias = bias.map_or(&[][..], |bias| &bias[columns.clone()]);
             values.iter_mut().zip(bias).for_each(|(value, bias)| *value += bias);
+        }
+        if self.gate.is_none() {
+            *gate = *up;
         }
         team.kernels.gated(self.activation, &mut gate[..live], &up[..live]);
         if self.rotated {

@@ -219,13 +219,13 @@ fn linear(
     Ok(out)
 }
 
-/// Computes `down(silu(gate(x)) * up(x))`.
+/// Computes `down(activation(gate(x), up(x)))`; without a gate, up takes its place.
 fn feed_forward(
     weights: &FeedForward<Reference>,
     levels: &[Level],
     x: &ReferenceBuffer,
 ) -> Result<ReferenceBuffer, EngineError> {
-    let mut inner = linear(&weights.gate, levels, x)?;
+    let mut inner = linear(weights.gate_or_up(), levels, x)?;
     let up = linear(&weights.up, levels, x)?;
     math::gated(weights.activation, &mut inner.values, &up.values);
     if weights.down.matrix.is_rotated() {

@@ -10,8 +10,6 @@ use nestling_core::backend::{ExpertShape, MatrixForm, MatrixShape};
 use nestling_core::error::EngineError;
 use nestling_core::weights::ActivationMode;
 
-const KINDS: [MatrixKind; 3] = [MatrixKind::Gate, MatrixKind::Up, MatrixKind::Down];
-
 impl StoreSource {
     /// Returns the shape that fits any expert of a layer, or `None` for a layer without experts.
     ///
@@ -37,12 +35,16 @@ fn of_layer(
     else {
         return Ok(None);
     };
+    let activation = config.activation;
+    // Without a gate, up has its place.
+    let gate = if activation.has_gate() { MatrixKind::Gate } else { MatrixKind::Up };
+    let kinds = [gate, MatrixKind::Up, MatrixKind::Down];
     let mut found: [Option<MatrixShape>; 3] = [None; 3];
     for expert in 0..num_experts as u32 {
         let id = GroupId::expert_of(layer as u32, expert);
         let missing = || EngineError::mismatch(id.to_string(), "in the store", "missing");
         let group = source.store().group(&id).ok_or_else(missing)?;
-        for (kind, found) in KINDS.into_iter().zip(&mut found) {
+        for (kind, found) in kinds.into_iter().zip(&mut found) {
             let matrix = group.matrix(kind).ok_or_else(missing)?;
             let one = shape_of(source, group, matrix)?;
             let joined = found.map_or(Some(one), |other| larger(other, one));
@@ -51,7 +53,6 @@ fn of_layer(
         }
     }
     let [Some(gate), Some(up), Some(down)] = found else { return Ok(None) };
-    let activation = config.activation;
     Ok(Some(ExpertShape { activation, activations, matrices: [gate, up, down] }))
 }
 

@@ -36,7 +36,7 @@ impl Placement {
                 // Default: a layer without frequencies is placed in turn.
                 frequencies.unwrap_or_default()
             }
-            FeedForward::Dense { .. } => Vec::new(),
+            FeedForward::Absent | FeedForward::Dense { .. } => Vec::new(),
         };
         let layers = (0u32..).zip(config.layers.iter().map(|layer| layer.feed_forward));
         Self::by_frequency(&layers.map(of_layer).collect::<Vec<_>>(), share)

@@ -42,8 +42,8 @@ struct Likeness {
 
 impl<D: Device> PartUse<'_, D> {
     fn likeness(&self) -> Likeness {
-        let FeedForward { activation, gate, down, .. } = self.weights;
-        let (width, down) = (gate.matrix.form.rows, down.matrix.form);
+        let FeedForward { activation, up, down, .. } = self.weights;
+        let (width, down) = (up.matrix.form.rows, down.matrix.form);
         Likeness { activation: *activation, width, kind: down.kind, rotated: down.rotated }
     }
 }
@@ -98,11 +98,12 @@ fn feed_forward<D: Device>(
     x: &GpuBuffer<D>,
     output: &Output<D::Binding>,
 ) -> Result<(), EngineError> {
-    let first = uses.iter().flat_map(|used| [&used.weights.gate.matrix, &used.weights.up.matrix]);
+    let weights = uses.iter().map(|used| used.weights);
+    let first = weights.flat_map(|part| [&part.gate_or_up().matrix, &part.up.matrix]);
     let input = input_of(device, x, first)?;
     for uses in uses.chunk_by(|a, b| a.likeness() == b.likeness()) {
         let (Some(first), Some(last)) = (uses.first(), uses.last()) else { continue };
-        let width = first.weights.gate.matrix.form.rows;
+        let width = first.weights.up.matrix.form.rows;
         let room = D::GATE_UP_BYTES_MAX.min(device.allocation_bytes_max()) as usize;
         let rows_max = (room / (8 * width.max(1))).max(1);
         for start in (first.pairs.start..last.pairs.end).step_by(rows_max) {
@@ -122,15 +123,15 @@ fn joined<D: Device>(
     output: &Output<D::Binding>,
 ) -> Result<(), EngineError> {
     let Some(first) = uses.first() else { return Ok(()) };
-    let (width, rows) = (first.weights.gate.matrix.form.rows, window.len());
+    let (width, rows) = (first.weights.up.matrix.form.rows, window.len());
     let (mut to_inner, mut to_out) = (Vec::new(), Vec::new());
     for used in *uses {
         let (level, pairs) = (used.level, within(&used.pairs, &window));
         if pairs.is_empty() {
             continue;
         }
-        let FeedForward { gate, up, down, .. } = used.weights;
-        to_inner.push(Job::new(gate, level, 0, pairs.clone())?);
+        let FeedForward { up, down, .. } = used.weights;
+        to_inner.push(Job::new(used.weights.gate_or_up(), level, 0, pairs.clone())?);
         to_inner.push(Job::new(up, level, width, pairs.clone())?);
         to_out.push(Job::new(down, level, 0, pairs)?);
     }

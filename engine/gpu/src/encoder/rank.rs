@@ -42,7 +42,7 @@ pub(super) fn ffn<D: Device>(
         Write::Add => {}
     }
     let (pairs, ranges) = pairs_by_level(x.rows, levels)?;
-    let width = weights.gate.outputs.whole;
+    let width = weights.up.outputs.whole;
     let room = D::GATE_UP_BYTES_MAX.min(device.allocation_bytes_max()) as usize;
     let rows_max = (room / (8 * width.max(1))).max(1);
     let windows: Vec<_> = (0..pairs.len())
@@ -55,7 +55,7 @@ pub(super) fn ffn<D: Device>(
             Window { weights, levels: levels.collect(), pairs: &pairs[window.clone()] }
         })
         .collect();
-    let first = [&weights.gate.matrix, &weights.up.matrix];
+    let first = [&weights.gate_or_up().matrix, &weights.up.matrix];
     let input = input_of(device, x, first.into_iter())?;
     let mut values = Vec::new(); // [T, 2, I]
     for window in &windows {
@@ -80,8 +80,8 @@ impl<D: Device> Window<'_, D> {
         input: &Input<D::Binding>,
         values: &mut Vec<f32>, // [T, 2, I]
     ) -> Result<(), EngineError> {
-        let FeedForward { gate, up, .. } = self.weights;
-        let (width, count) = (gate.outputs.whole, self.count());
+        let (gate, up) = (self.weights.gate_or_up(), &self.weights.up);
+        let (width, count) = (up.outputs.whole, self.count());
         let (pairs, _) = by_way_of(self.pairs);
         let mut jobs = Vec::with_capacity(2 * self.levels.len());
         for (level, pairs) in &self.levels {
@@ -104,14 +104,14 @@ impl<D: Device> Window<'_, D> {
         values: &[f32], // [T, 2, I]
         output: &Output<D::Binding>,
     ) -> Result<(), EngineError> {
-        let FeedForward { activation, gate, down, .. } = self.weights;
+        let FeedForward { activation, up, down, .. } = self.weights;
         let (_, pairs) = by_way_of(self.pairs);
         let gate_up = device.scratch(ScratchRoom::GateUp, self.count())?;
         device.recorder().write(bytemuck::cast_slice(values), &gate_up, 0)?;
         device.recorder().begin_operation()?;
         let form = down.matrix.form;
         let joint = Joint { activation: *activation, kind: form.kind, rotated: form.rotated };
-        let input = gated(device, joint, gate_up, self.pairs.len(), gate.outputs.whole)?;
+        let input = gated(device, joint, gate_up, self.pairs.len(), up.outputs.whole)?;
         let job = |(level, pairs): &(Level, Range<usize>)| Job::new(down, *level, 0, pairs.clone());
         let jobs = self.levels.iter().map(job).collect::<Result<Vec<_>, _>>()?;
         products(device, &Products { jobs: &jobs, pairs: &pairs, input: &input, output })
@@ -119,6 +119,6 @@ impl<D: Device> Window<'_, D> {
 
     /// Number of gates and ups.
     fn count(&self) -> usize {
-        2 * self.weights.gate.outputs.whole * self.pairs.len()
+        2 * self.weights.up.outputs.whole * self.pairs.len()
     }
 }

@@ -130,7 +130,7 @@ pub fn can_be_sliced(config: &ModelConfig, ranks: usize) -> bool {
                 moe_intermediate_size / INNER_UNIT >= ranks
                     && config.hidden_size / UNIT_ROWS >= ranks
             }
-            FeedForward::Dense { .. } => true,
+            FeedForward::Absent | FeedForward::Dense { .. } => true,
         })
 }
 

@@ -178,7 +178,7 @@ fn ranks_send_what_the_formula_says() {
         }
         let per_token = config.layers.iter().find_map(|layer| match layer.feed_forward {
             FeedForward::Moe { num_experts_per_tok, .. } => Some(num_experts_per_tok),
-            FeedForward::Dense { .. } => None,
+            FeedForward::Absent | FeedForward::Dense { .. } => None,
         });
         let uses = rows * per_token.unwrap() * sum;
         let mut sent = 0;
@@ -206,7 +206,7 @@ fn each_rank_holds_its_share() {
     let config = checkpoint(&data("tiny-qwen3-moe")).config().clone();
     let experts = config.layers.iter().map(|layer| match layer.feed_forward {
         FeedForward::Moe { num_experts, .. } => num_experts as u32,
-        FeedForward::Dense { .. } => 0,
+        FeedForward::Absent | FeedForward::Dense { .. } => 0,
     });
     let held = |share: RankShare| {
         let of_layer = |(layer, experts)| {

@@ -4,12 +4,11 @@ use nestling_formats::MatrixKind;
 use nestling_formats::store::GroupId;
 
 use super::weights::Loader;
-use nestling_core::backend::{Backend, FeedForward, Linear, Outputs};
+use nestling_core::backend::{Backend, Linear, Outputs};
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::rank_bytes::held_rows;
 use nestling_core::weights::MatrixWeights;
-use nestling_experts::expert::Matrices;
 
 impl<B: Backend> Loader<'_, B> {
     /// Loads the head, to which the embedding may be tied.
@@ -22,25 +21,6 @@ impl<B: Backend> Loader<'_, B> {
         let mut head = self.group(&GroupId::Head, cancel)?;
         let head = head.take(MatrixKind::Head, vocab_size, hidden_size)?;
         Ok([self.linear(MatrixKind::Head, &head, None)?])
-    }
-
-    /// Loads a layer's dense feed-forward part or shared expert, which have no biases.
-    pub(super) fn dense_feed_forward(
-        &mut self,
-        mut dense: Matrices,
-        hidden: usize,
-        intermediate: usize,
-    ) -> Result<FeedForward<B>, EngineError> {
-        let activation = self.source.config().activation;
-        let mut linear = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
-            self.linear(kind, &dense.take(kind, rows, cols)?, None)
-        };
-        Ok(FeedForward {
-            activation,
-            gate: linear(MatrixKind::Gate, intermediate, hidden)?,
-            up: linear(MatrixKind::Up, intermediate, hidden)?,
-            down: linear(MatrixKind::Down, hidden, intermediate)?,
-        })
     }
 
     /// Uploads the rows that this rank holds of a matrix and its bias.

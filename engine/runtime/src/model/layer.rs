@@ -4,7 +4,7 @@
 //! x = embed(tokens)
 //! in every layer:
 //!     x += mix(norm(x))
-//!     x += dense(norm(x)) + Σ weight · expert(norm(x))
+//!     x += dense(norm(x)) + Σ weight · expert(norm(x))    unless the layer is a mixer alone
 //! logits = head(norm(x))
 //! ```
 
@@ -81,7 +81,8 @@ impl<B: Backend> Graph<'_, '_, B> {
         }
 
         // Feed-forward part: x += dense(norm(x)) + Σ weight · expert(norm(x)).
-        enc.rms_norm(&act.x, &lw.feed_forward_norm, eps, Write::Set, &mut act.normed)?;
+        let Some(norm) = &lw.feed_forward_norm else { return Ok(true) };
+        enc.rms_norm(&act.x, norm, eps, Write::Set, &mut act.normed)?;
         add_dense(enc, lw, &rows.dense_levels, eps, act)?;
         if let Some(router) = &lw.router {
             route(enc, lw, router, eps, act)?;

@@ -4,6 +4,7 @@ mod activations;
 mod attention_biases;
 mod divided;
 mod embedding;
+mod feed_forward_weights;
 mod floats;
 mod latent_weights;
 pub mod layer;

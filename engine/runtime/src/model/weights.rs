@@ -21,10 +21,9 @@ use nestling_core::batch::StepRows;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
-use nestling_experts::expert::{ExpertCache, expert_biases};
+use nestling_experts::expert::ExpertCache;
 use nestling_experts::expert::{ExpertSource, GroupsAhead, Matrices};
 use nestling_experts::reads::ReadOptions;
-use nestling_experts::residency::Placement;
 
 /// Epsilon added to the squared L2 norm of a DeltaNet layer's queries and keys.
 const UNIT_EPS: f32 = 1e-6;
@@ -52,7 +51,7 @@ pub struct LayerWeights<B: Backend> {
     /// Token mixer.
     pub mixer: MixerWeights<B>,
     /// Norm before the feed-forward part, `[hidden_size]`.
-    pub feed_forward_norm: B::Floats,
+    pub feed_forward_norm: Option<B::Floats>,
     /// Dense feed-forward part, or the shared expert of a mixture.
     pub shared: Option<SharedWeights<B>>,
     /// Router. `None` in a dense layer.
@@ -112,7 +111,7 @@ impl<B: Backend> Weights<B> {
 impl<B: Backend> LayerWeights<B> {
     /// Returns the router and the norm of its inputs.
     pub fn routing(&self) -> Option<(&B::Floats, &Router<B>)> {
-        let norm = self.router_norm.as_ref().unwrap_or(&self.feed_forward_norm);
+        let norm = self.router_norm.as_ref().or(self.feed_forward_norm.as_ref())?;
         self.router.as_ref().map(|router| (norm, router))
     }
 
@@ -149,7 +148,7 @@ pub struct Loader<'a, B: Backend> {
     pub(super) backend: &'a mut B,
     pub(super) source: &'a dyn ExpertSource,
     pub(super) activations: ActivationMode,
-    threads: usize,
+    pub(super) threads: usize,
     /// Groups being read in the background, if any.
     ahead: Option<&'a GroupsAhead<'a>>,
 }
@@ -317,7 +316,10 @@ impl<B: Backend> Loader<'_, B> {
         Ok(LayerWeights {
             attention_norm: floats.upload(self.backend, FloatKind::AttentionNorm, hidden)?,
             mixer,
-            feed_forward_norm: floats.upload(self.backend, FloatKind::FeedForwardNorm, hidden)?,
+            feed_forward_norm: match layer.feed_forward {
+                FeedForwardConfig::Absent => None,
+                _ => Some(floats.upload(self.backend, FloatKind::FeedForwardNorm, hidden)?),
+            },
             shared,
             router: self.router(config, layer.feed_forward, &floats)?,
             router_norm: self.router_norm(config, layer.feed_forward, &floats)?,
@@ -526,7 +528,7 @@ impl<B: Backend> Loader<'_, B> {
             return Ok(None);
         }
         let (mixture, shared) = match feed_forward {
-            FeedForwardConfig::Dense { .. } => (false, false),
+            FeedForwardConfig::Absent | FeedForwardConfig::Dense { .. } => (false, false),
             FeedForwardConfig::Moe { shared, .. } => (true, shared.is_some()),
         };
         let hidden = config.hidden_size;
@@ -544,57 +546,5 @@ impl<B: Backend> Loader<'_, B> {
                 BlockNorms::Before | BlockNorms::Around => 1.0,
             },
         }))
-    }
-
-    fn experts(
-        &mut self,
-        config: &ModelConfig,
-        layer: u32,
-        feed_forward: FeedForwardConfig,
-        placement: &Placement,
-        cancel: &CancelToken,
-    ) -> Result<Vec<Option<FeedForward<B>>>, EngineError> {
-        let FeedForwardConfig::Moe { num_experts, moe_intermediate_size, .. } = feed_forward else {
-            return Ok(Vec::new());
-        };
-        let count = u32::try_from(num_experts).unwrap_or(u32::MAX);
-        let held: Vec<u32> = (0..count).filter(|expert| placement.holds(layer, *expert)).collect();
-        let groups = self.source.experts(layer, &held, self.threads, cancel)?;
-        let (hidden, intermediate) = (config.hidden_size, moe_intermediate_size);
-        let biases = expert_biases(self.source, layer)?;
-        let mut experts: Vec<_> = (0..count).map(|_| None).collect();
-        for (expert, group) in held.into_iter().zip(groups) {
-            let biases = biases.as_ref().map(|biases| biases.of(expert));
-            let loaded = self.feed_forward(group, hidden, intermediate, biases)?;
-            experts[expert as usize] = Some(loaded);
-        }
-        Ok(experts)
-    }
-
-    /// Loads an expert from its group. `biases` belong to gate, up and down.
-    ///
-    /// # Errors
-    /// Fails as [`Loader::load`] does.
-    pub fn feed_forward(
-        &mut self,
-        mut group: Matrices,
-        hidden: usize,
-        intermediate: usize,
-        biases: Option<[&[f32]; 3]>,
-    ) -> Result<FeedForward<B>, EngineError> {
-        let [gate, up, down] = biases.map_or([None; 3], |biases| biases.map(Some));
-        let mut upload =
-            |kind, bias: Option<&[f32]>, rows, cols| -> Result<Linear<B>, EngineError> {
-                let weights = group.take(kind, rows, cols)?;
-                let matrix = self.backend.upload_matrix(&weights, self.activations)?;
-                let bias = bias.map(|bias| self.backend.upload_floats(bias)).transpose()?;
-                Ok(Linear::new(matrix, bias))
-            };
-        Ok(FeedForward {
-            activation: self.source.config().activation,
-            gate: upload(MatrixKind::Gate, gate, intermediate, hidden)?,
-            up: upload(MatrixKind::Up, up, intermediate, hidden)?,
-            down: upload(MatrixKind::Down, down, hidden, intermediate)?,
-        })
     }
 }

@@ -50,17 +50,27 @@ impl FeedForwardPart {
     fn upload<B: Backend>(&self, backend: &mut B) -> FeedForward<B> {
         let mut upload =
             |index: usize| linear(backend, &self.matrices[index], INT8, self.biases[index]);
-        FeedForward { activation: self.activation, gate: upload(0), up: upload(1), down: upload(2) }
+        FeedForward {
+            activation: self.activation,
+            gate: self.activation.has_gate().then(|| upload(0)),
+            up: upload(1),
+            down: upload(2),
+        }
     }
 
     fn sizes(&self) -> (usize, usize) {
         (self.matrices[0].cols(), self.matrices[0].rows())
     }
 
+    /// Returns the indices of gate and up. Without a gate, up is joined with itself.
+    fn gate_and_up(&self) -> [usize; 2] {
+        [usize::from(!self.activation.has_gate()), 1]
+    }
+
     /// Returns the outputs of gate and up on the CPU.
     fn gate_up(&self, levels: &[Level], x: &[f32]) -> [Vec<f32>; 2] {
         let (hidden, inner) = self.sizes();
-        [0, 1].map(|index| {
+        self.gate_and_up().map(|index| {
             let mut cpu = Cpu::new(1);
             let x = buffer(&mut cpu, hidden, x);
             let linear = linear(&mut cpu, &self.matrices[index], INT8, self.biases[index]);
@@ -76,7 +86,7 @@ impl FeedForwardPart {
         let (hidden, inner) = self.sizes();
         let [gate, up] = self.gate_up(levels, x);
         let magnitudes =
-            [0, 1].map(|index| Magnitudes::new(&self.matrices[index], INT8, levels, x));
+            self.gate_and_up().map(|index| Magnitudes::new(&self.matrices[index], INT8, levels, x));
         let (mut values, mut slack) = (Vec::new(), Vec::new());
         for (at, (&gate, &up)) in gate.iter().zip(&up).enumerate() {
             let apart = magnitudes.each_ref().map(|all| all.tolerance(at / inner, at % inner, 1.0));
@@ -116,6 +126,8 @@ impl FeedForwardPart {
                 let u = 0.797_884_6 * (gate + 0.044_715 * gate * gate * gate);
                 (gate * 0.5 * (1.0 + u.tanh()) * up, 1.2 * up.abs(), gate.abs())
             }
+            // The gate is up.
+            Activation::Relu2 => (up.max(0.0) * up, up.abs(), up.abs()),
         }
     }
 }
@@ -167,6 +179,14 @@ fn feed_forward_parts_are_those_of_the_cpu<D: OperationsDevice>() {
         (Activation::Silu, [float; 3], (48, 40), 6),
         (CLAMPED, [float, MatrixForm::Tiled, MatrixForm::Tiled], (32, 37), 20),
         (Activation::GeluTanh, [MatrixForm::Tiled, MatrixForm::Tiled, float], (32, 37), 2),
+        (
+            Activation::Relu2,
+            [MatrixForm::Merged, MatrixForm::Merged, MatrixForm::Rotated],
+            (40, 64),
+            1,
+        ),
+        (Activation::Relu2, [Q8_0, Q8_0, Q6_K], (72, 40), 5),
+        (Activation::Relu2, [float; 3], (48, 40), 2),
     ];
     for (activation, forms, sizes, count) in cases {
         let part = FeedForwardPart::new(activation, forms, sizes, 10);
@@ -283,6 +303,7 @@ fn experts_of_mixed_levels_are_those_of_the_cpu<D: OperationsDevice>() {
     for rows in [1, 3, 200] {
         check_experts(&mut device, Activation::Silu, 40, rows);
         check_experts(&mut device, CLAMPED, 64, rows);
+        check_experts(&mut device, Activation::Relu2, 40, rows);
     }
 }
 
@@ -291,12 +312,17 @@ fn experts_that_the_device_finds_are_those_that_the_host_names<D: OperationsDevi
     let mut device = D::device();
     // Gate and up of several types of scaled integers, as in mixed files.
     for forms in [[MatrixForm::Merged; 3], [Q4_K, Q5_K, Q6_K], [Q8_0, Q8_0, MatrixForm::Tiled]] {
-        finds_as_the_host_names(&mut device, forms);
+        finds_as_the_host_names(&mut device, Activation::Silu, forms);
     }
+    finds_as_the_host_names(&mut device, Activation::Relu2, [MatrixForm::Merged; 3]);
 }
 
-fn finds_as_the_host_names(device: &mut impl Backend, forms: [MatrixForm; 3]) {
-    let part = |index| FeedForwardPart::new(Activation::Silu, forms, (HIDDEN, 40), 40 * index);
+fn finds_as_the_host_names(
+    device: &mut impl Backend,
+    activation: Activation,
+    forms: [MatrixForm; 3],
+) {
+    let part = |index| FeedForwardPart::new(activation, forms, (HIDDEN, 40), 40 * index);
     let parts: Vec<FeedForwardPart> = (0..EXPERTS as u32).map(part).collect();
     let all: Vec<_> = parts.iter().map(|part| Arc::new(part.upload(device))).collect();
     let table = device.expert_table(&all).unwrap().unwrap();

@@ -205,7 +205,7 @@ fn tokens(
 fn refuse_too_many(fields: &Fields, layers: &[LayerConfig]) -> Result<(), ImportError> {
     let experts = layers.iter().map(|layer| match layer.feed_forward {
         FeedForward::Moe { num_experts, .. } => num_experts,
-        FeedForward::Dense { .. } => 0,
+        FeedForward::Absent | FeedForward::Dense { .. } => 0,
     });
     let found = experts.sum::<usize>();
     if found <= MAX_EXPERTS_OF_ALL_LAYERS {

@@ -4,6 +4,7 @@
 //! unless their value enables nothing. Each family has a file in this module that maps its keys to the common
 //! [`ModelConfig`].
 
+mod activation;
 mod architecture;
 mod bailing_moe_v2;
 mod deepseek_v2;
@@ -49,6 +50,7 @@ use crate::ImportError;
 use crate::json::Fields;
 use crate::limits::MAX_CONFIG_BYTES;
 
+pub use activation::Activation;
 pub use architecture::Architecture;
 pub use delta_net::DeltaNetConfig;
 pub use generation::GenerationDefaults;
@@ -114,23 +116,6 @@ const FAMILIES: &[Family] = &[
     qwen3_5_moe::FAMILY,
     qwen3_5_moe::TEXT_FAMILY,
 ];
-
-/// Activation function of the feed-forward parts.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Activation {
-    /// `silu(gate) * up`.
-    Silu,
-    /// `clamp(gate) * sigmoid(alpha * clamp(gate)) * (clamp(up) + 1)`. The gate is clamped to at most
-    /// `limit`, up to the range from `-limit` to `limit`.
-    ClampedSwiglu {
-        /// Factor of the gate inside the sigmoid.
-        alpha: f32,
-        /// Clamping limit of gate and up.
-        limit: f32,
-    },
-    /// `gelu(gate) * up`, with the tanh approximation.
-    GeluTanh,
-}
 
 /// Function that converts router logits to scores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -236,9 +221,12 @@ pub struct SharedExpert {
     pub gate: SharedGate,
 }
 
-/// Feed-forward part of a layer. All kinds have a gate, an up and a down projection.
+/// Feed-forward part of a layer. All kinds have an up and a down projection, and a gate unless the activation
+/// has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FeedForward {
+    /// No feed-forward part: the layer is a mixer alone.
+    Absent,
     /// A dense feed-forward network.
     Dense {
         /// Inner width.
@@ -261,6 +249,7 @@ impl FeedForward {
     /// Returns the inner width of the dense part or the shared expert.
     pub fn dense_size(&self) -> Option<usize> {
         match self {
+            Self::Absent => None,
             Self::Dense { intermediate_size } => Some(*intermediate_size),
             Self::Moe { shared, .. } => shared.map(|shared| shared.intermediate_size),
         }
@@ -540,7 +529,7 @@ impl ModelConfig {
     /// Returns the maximum number of experts per token in any layer.
     pub fn experts_per_token_max(&self) -> usize {
         let of_layer = |layer: &LayerConfig| match layer.feed_forward {
-            FeedForward::Dense { .. } => 0,
+            FeedForward::Absent | FeedForward::Dense { .. } => 0,
             FeedForward::Moe { num_experts_per_tok, .. } => num_experts_per_tok,
         };
         // Default: a model without layers has no experts.

@@ -186,7 +186,7 @@ fn expert(config: &ModelConfig, id: MatrixId) -> Option<(usize, usize)> {
     let layer = id.layer.and_then(|layer| usize::try_from(layer).ok())?;
     match config.layers.get(layer)?.feed_forward {
         FeedForward::Moe { moe_intermediate_size, .. } => Some((index, moe_intermediate_size)),
-        FeedForward::Dense { .. } => None,
+        FeedForward::Absent | FeedForward::Dense { .. } => None,
     }
 }
 

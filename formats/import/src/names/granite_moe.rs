@@ -30,7 +30,7 @@ fn slice(config: &ModelConfig, id: MatrixId) -> Option<TensorSlice> {
         (Some(_), FeedForward::Moe { moe_intermediate_size, .. }) => {
             ("block_sparse_moe", moe_intermediate_size)
         }
-        (Some(_), FeedForward::Dense { .. }) => return None,
+        (Some(_), FeedForward::Absent | FeedForward::Dense { .. }) => return None,
         // Granite 4 without experts keeps the shared expert's name for the dense part.
         (None, feed_forward) => ("shared_mlp", feed_forward.dense_size()?),
     };

@@ -43,7 +43,7 @@ pub(super) fn is_upright<'a>(
 ) -> bool {
     let width = |layer: &LayerConfig| match layer.feed_forward {
         FeedForward::Moe { moe_intermediate_size, .. } => Some(moe_intermediate_size),
-        FeedForward::Dense { .. } => None,
+        FeedForward::Absent | FeedForward::Dense { .. } => None,
     };
     let mixtures = config.layers.iter().enumerate();
     let mut mixtures = mixtures.filter_map(|(number, layer)| Some((number, width(layer)?)));

@@ -202,7 +202,7 @@ fn feed_forward_matrix(
         (Some(expert), FeedForward::Moe { moe_intermediate_size, .. }) => {
             (format!("experts.{expert}."), Some((expert, *moe_intermediate_size)))
         }
-        (Some(_), FeedForward::Dense { .. }) => return None,
+        (Some(_), FeedForward::Dense { .. }) | (_, FeedForward::Absent) => return None,
     };
     let Some((expert, width)) = expert.filter(|_| fused) else {
         return Some(TensorSlice::whole(format!("{within}mlp.{owner}{part}.weight")));

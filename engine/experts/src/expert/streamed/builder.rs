@@ -113,7 +113,10 @@ impl ExpertBuilder {
         };
         Ok(FeedForward {
             activation: config.activation,
-            gate: next(MatrixKind::Gate, 0, gate, intermediate, hidden)?,
+            gate: match config.activation.has_gate() {
+                true => Some(next(MatrixKind::Gate, 0, gate, intermediate, hidden)?),
+                false => None,
+            },
             up: next(MatrixKind::Up, 1, up, intermediate, hidden)?,
             down: next(MatrixKind::Down, 2, down, hidden, intermediate)?,
         })

@@ -494,10 +494,10 @@ impl<B: Backend> ExpertSlot<B> {
                 let part = || format!("{plane:?} of {}", GroupId::Expert(id));
                 let short = || EngineError::mismatch(part(), "all of its bytes", "fewer");
                 let bytes = (**arrived).as_ref().get(range).ok_or_else(short)?;
-                let linear = match matrix {
-                    MatrixKind::Gate => &mut expert.gate,
-                    MatrixKind::Up => &mut expert.up,
-                    _ => &mut expert.down,
+                let linear = match (matrix, &mut expert.gate) {
+                    (MatrixKind::Gate, Some(gate)) => gate,
+                    (MatrixKind::Down, _) => &mut expert.down,
+                    _ => &mut expert.up,
                 };
                 slots.add_plane(encoder, &mut linear.matrix, plane, bytes)?;
             }

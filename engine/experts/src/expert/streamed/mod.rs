@@ -129,7 +129,7 @@ impl<B: Backend> StreamedExperts<B> {
         let residency = ResidencyOptions::new(&table, options.budget_bytes - spare)?;
         let residency = Residency::new(table, residency)?;
         let experts = config.layers.iter().map(|layer| match layer.feed_forward {
-            FeedForwardConfig::Dense { .. } => 0,
+            FeedForwardConfig::Absent | FeedForwardConfig::Dense { .. } => 0,
             FeedForwardConfig::Moe { num_experts, .. } => num_experts,
         });
         let extents = ExtentTable::new(&source, experts)?;
