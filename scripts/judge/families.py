@@ -687,6 +687,41 @@ GRANITE_HYBRID = Family("granitemoehybrid", GRANITE.config | {
 }, granite_hybrid)
 
 
+def nemotron_h(rng):
+    blocks = [rng.choice(["linear_attention", "mamba", "full_attention", "attention"]) for _ in range(rng.choice([2, 3]))]
+    for at in range(len(blocks), 0, -1):
+        if rng.random() < 0.7:
+            blocks.insert(at, rng.choice(["moe", "moe", "mlp"]))
+    letters = {"linear_attention": "M", "mamba": "M", "full_attention": "*", "attention": "*", "moe": "E", "mlp": "-"}
+    changes = common(rng) | heads(rng) | {"head_dim": rng.choice([8, 12, 16])} | experts(rng, "n_routed_experts")
+    changes |= {
+        "attention_bias": rng.random() < 0.3, "chunk_size": rng.choice([4, 16, 256]), "conv_kernel": rng.choice([2, 3, 4, 7]),
+        "expand": rng.choice([1, 2]), "intermediate_size": rng.choice([20, 36]), "mamba_head_dim": rng.choice([4, 8, 12]),
+        "layer_norm_epsilon": rng.choice([1e-6, 1e-5, 1e-3]), "mamba_num_heads": rng.choice([2, 4, 6]),
+        "moe_intermediate_size": rng.choice([10, 16]), "moe_shared_expert_intermediate_size": rng.choice([12, 28]),
+        "n_groups": rng.choice([1, 2]), "n_shared_experts": rng.choice([0, 1, 2]), "norm_topk_prob": rng.random() < 0.7,
+        "routed_scaling_factor": rng.choice([1.0, 0.7, 2.5]), "ssm_state_size": rng.choice([4, 12, 16]),
+        "time_step_min": rng.choice([0.0001, 0.001]), "use_bias": rng.random() < 0.3, "use_conv_bias": rng.random() < 0.6,
+        "layers_block_type": blocks, "num_hidden_layers": rng.choice([ABSENT, len(blocks)]),
+    }
+    if rng.random() < 0.4:
+        changes |= {"layers_block_type": ABSENT, "hybrid_override_pattern": "".join(letters[kind] for kind in blocks)}
+    del changes["rms_norm_eps"]
+    return changes
+
+
+NEMOTRON_H = Family("nemotron_h", {
+    key: value for key, value in DENSE.items() if key not in ("hidden_act", "rms_norm_eps")
+} | {
+    "architectures": ["NemotronHForCausalLM"], "attention_bias": False, "chunk_size": 16, "conv_kernel": 4, "expand": 2, "head_dim": 8,
+    "layer_norm_epsilon": 1e-5, "layers_block_type": ["linear_attention", "moe", "full_attention", "mlp"], "mamba_head_dim": 8,
+    "mamba_hidden_act": "silu", "mamba_num_heads": 4, "mlp_bias": False, "mlp_hidden_act": "relu2", "model_type": "nemotron_h",
+    "moe_intermediate_size": 16, "moe_shared_expert_intermediate_size": 28, "n_group": 1, "n_groups": 1, "n_routed_experts": 5,
+    "n_shared_experts": 1, "norm_topk_prob": True, "num_experts_per_tok": 2, "num_hidden_layers": 4, "routed_scaling_factor": 1.0,
+    "ssm_state_size": 8, "time_step_max": 0.1, "time_step_min": 0.001, "topk_group": 1, "use_bias": False, "use_conv_bias": True,
+}, nemotron_h)
+
+
 OF_LFM2 = {key: value for key, value in DENSE.items() if key not in ("hidden_act", "tie_word_embeddings", "rms_norm_eps")} | {
     "conv_L_cache": 3, "conv_bias": False, "eos_token_id": 7, "layer_types": ["conv", "full_attention"], "norm_eps": 1e-5,
     "pad_token_id": 0, "rope_theta": 1000000.0, "tie_embedding": True,
@@ -751,7 +786,7 @@ FAMILIES = {
     for family in [
         QWEN3_MOE, QWEN2_MOE, QWEN3_NEXT, QWEN3_5_MOE, QWEN3_5_MOE_TEXT, OLMOE, MIXTRAL, GRANITE, DEEPSEEK_V2,
         DEEPSEEK_V3, GLM, GEMMA4, GEMMA4_TEXT, GPT_OSS, GLM4_MOE, DOTS1, MINIMAX_M2, GRANITE_SHARED, ERNIE,
-        LLAMA, MISTRAL, QWEN2, QWEN3, GRANITE_DENSE, GRANITE_HYBRID, GEMMA3, LFM2, LFM2_MOE,
+        LLAMA, MISTRAL, QWEN2, QWEN3, GRANITE_DENSE, GRANITE_HYBRID, NEMOTRON_H, GEMMA3, LFM2, LFM2_MOE,
         SOLAR, QWEN3_VL, QWEN3_OMNI, KIMI, LING,
     ]
 }

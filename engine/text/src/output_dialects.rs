@@ -135,7 +135,7 @@ const DIALECTS: &[Dialect] = &[
         within_call: &["<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"],
         ..HERMES
     },
-    // Qwen3-Coder and Qwen3.5.
+    // Qwen3-Coder, Qwen3.5 and Nemotron-3.
     Dialect { marks: &["<function="], form: CallForm::FunctionTags, ..HERMES },
     LFM2,
     Dialect { marks: &[CALLS_OPEN], ..LFM2 },

@@ -1,5 +1,6 @@
 //! Strict readers of untrusted JSON objects: duplicate keys are errors, and values are read by type.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
@@ -46,6 +47,36 @@ pub(crate) fn duplicate<V>(members: &[(String, V)]) -> Option<&str> {
     names.windows(2).find(|two| two[0] == two[1]).map(|two| two[0])
 }
 
+/// Puts `Infinity`, `-Infinity` and `NaN` in quotes outside of texts. JSON has no such numbers, but Python writes
+/// them, and published configurations have them.
+fn without_bare_floats(bytes: &[u8]) -> Cow<'_, [u8]> {
+    const NAMES: [&[u8]; 3] = [b"-Infinity", b"Infinity", b"NaN"];
+    let is_name = |at: usize| NAMES.into_iter().find(|name| bytes[at..].starts_with(name));
+    let (mut out, mut copied, mut at, mut is_text) = (Vec::new(), 0, 0, false);
+    while at < bytes.len() {
+        match (bytes[at], is_text) {
+            (b'\\', true) => at += 1,
+            (b'"', _) => is_text = !is_text,
+            (_, true) => {}
+            (_, false) => {
+                if let Some(name) = is_name(at) {
+                    out.extend_from_slice(&bytes[copied..at]);
+                    out.extend([b"\"", name, b"\""].concat());
+                    at += name.len();
+                    copied = at;
+                    continue;
+                }
+            }
+        }
+        at += 1;
+    }
+    if copied == 0 {
+        return Cow::Borrowed(bytes);
+    }
+    out.extend_from_slice(&bytes[copied..]);
+    Cow::Owned(out)
+}
+
 /// Members of a configuration file, with defaults for absent ones. A member that is `null` has neither a
 /// value nor a default.
 pub(crate) struct Fields {
@@ -62,7 +93,7 @@ impl Fields {
             let what = "its size in bytes".into();
             return Err(ImportError::Limit { file: file.into(), what, found, limit });
         }
-        let members = serde_json::from_slice::<UniqueMap<Value>>(bytes)
+        let members = serde_json::from_slice::<UniqueMap<Value>>(&without_bare_floats(bytes))
             .map_err(|source| ImportError::Json { file: file.into(), source })?
             .0;
         Ok(Self::new(file.into(), members))

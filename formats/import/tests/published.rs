@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// File name, and the number of parameters in billions: the publisher's or one counted by hand, as
 /// `data/published/README.md` says.
-const MODELS: [(&str, f64); 41] = [
+const MODELS: [(&str, f64); 42] = [
     ("DeepSeek-V2-Lite", 15.7),
     ("DeepSeek-V3", 671.0),
     ("ERNIE-4.5-21B-A3B-PT", 21.8),
@@ -50,6 +50,7 @@ const MODELS: [(&str, f64); 41] = [
     ("granite-3.1-3b-a800m-instruct", 3.30),
     ("granite-4.0-h-350m", 0.3403),
     ("granite-4.0-h-tiny", 6.94),
+    ("nemotron-3-nano-30b-a3b", 31.58),
 ];
 
 fn folder() -> std::path::PathBuf {

@@ -77,6 +77,8 @@ family!(granite_moe, "granite-moe");
 family!(granite_moe_bias, "granite-moe-bias");
 family!(granite_moe_hybrid, "granite-moe-hybrid");
 family!(granite_moe_hybrid_dense, "granite-moe-hybrid-dense");
+family!(nemotron_h, "nemotron-h");
+family!(nemotron_h_dense, "nemotron-h-dense");
 family!(granite_moe_shared, "granite-moe-shared");
 family!(kimi_k2, "kimi-k2");
 family!(lfm2, "lfm2");
@@ -116,6 +118,8 @@ calibration! {
     #[ignore = "slow"] granite_moe_bias: "granite-moe-bias",
     granite_moe_hybrid: "granite-moe-hybrid",
     #[ignore = "slow"] granite_moe_hybrid_dense: "granite-moe-hybrid-dense",
+    nemotron_h: "nemotron-h",
+    #[ignore = "slow"] nemotron_h_dense: "nemotron-h-dense",
     #[ignore = "slow"] granite_moe_shared: "granite-moe-shared",
     #[ignore = "slow"] kimi_k2: "kimi-k2",
     #[ignore = "slow"] lfm2: "lfm2",

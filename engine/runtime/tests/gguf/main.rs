@@ -40,6 +40,7 @@ const PUBLISHED: &[&str] = &[
     "solar-open",
     "granite-moe-shared",
     "granite-moe-hybrid",
+    "nemotron-h",
     "qwen3-vl-moe",
     "llama",
     "llama-bias",

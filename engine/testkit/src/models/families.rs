@@ -47,6 +47,8 @@ families! {
     granite_moe_bias: "granite-moe-bias",
     granite_moe_hybrid: "granite-moe-hybrid",
     granite_moe_hybrid_dense: "granite-moe-hybrid-dense",
+    nemotron_h: "nemotron-h",
+    nemotron_h_dense: "nemotron-h-dense",
     granite_moe_shared: "granite-moe-shared",
     kimi_k2: "kimi-k2",
     lfm2: "lfm2",

@@ -49,6 +49,8 @@ pub enum Architecture {
     Lfm2,
     /// `Lfm2MoeForCausalLM`.
     Lfm2Moe,
+    /// `NemotronHForCausalLM`: Nemotron-H and Nemotron-3.
+    NemotronH,
     /// `MiniMaxM2ForCausalLM`.
     MiniMaxM2,
     /// `Glm4MoeForCausalLM`.

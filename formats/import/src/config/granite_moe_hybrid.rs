@@ -110,7 +110,7 @@ fn mamba2(fields: &Fields) -> Result<Mamba2Config, ImportError> {
         let expected = format!("a divisor of `mamba_n_heads` = {num_heads}");
         return Err(fields.wrong(GROUPS, expected));
     }
-    refuse_limits(fields)?;
+    refuse_time_step_limits(fields)?;
     fields.size("mamba_chunk_size", MAX_POSITIONS)?;
     Ok(Mamba2Config {
         num_heads,
@@ -126,7 +126,7 @@ fn mamba2(fields: &Fields) -> Result<Mamba2Config, ImportError> {
 
 /// Refuses bounds of time steps other than 0 and infinity. transformers applies others to prompts, but not to the
 /// tokens after them.
-fn refuse_limits(fields: &Fields) -> Result<(), ImportError> {
+pub(super) fn refuse_time_step_limits(fields: &Fields) -> Result<(), ImportError> {
     const KEY: &str = "time_step_limit";
     let is_infinite = |value: &Value| {
         let text = value.get("__float__").or(Some(value)).and_then(Value::as_str);

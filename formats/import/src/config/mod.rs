@@ -31,6 +31,7 @@ mod minimax_m2;
 mod mixtral;
 mod multipliers;
 pub(crate) mod nearest;
+mod nemotron_h;
 mod olmoe;
 mod qwen2;
 mod qwen2_moe;
@@ -104,6 +105,7 @@ const FAMILIES: &[Family] = &[
     llama::MISTRAL_FAMILY,
     minimax_m2::FAMILY,
     mixtral::FAMILY,
+    nemotron_h::FAMILY,
     olmoe::FAMILY,
     qwen2::FAMILY,
     qwen2_moe::FAMILY,

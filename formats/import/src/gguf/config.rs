@@ -176,9 +176,19 @@ impl Keys<'_> {
                 }
             }
             Key::HeadsByLayer(theirs, heads, kinds, names) => {
-                config.insert((*heads).into(), whole(self.heads_of_layers(theirs)?));
+                config.insert((*heads).into(), whole(self.value_of_layers(theirs)?));
                 if let Some(found) = self.layer_kinds(theirs, *names)? {
                     config.insert((*kinds).into(), json!(found));
+                }
+            }
+            Key::WidthsByLayer(theirs, width, kinds, name) => {
+                config.insert((*width).into(), whole(self.value_of_layers(theirs)?));
+                let has_part = self.layer_kinds(theirs, ["", name])?.into_iter().flatten();
+                let layers = config.get_mut(*kinds).and_then(Value::as_array_mut);
+                for (kind, name) in layers.into_iter().flatten().zip(has_part) {
+                    if !name.is_empty() {
+                        *kind = json!(name);
+                    }
                 }
             }
             Key::Choice(theirs, ours, [no, yes]) => {

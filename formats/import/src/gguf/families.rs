@@ -3,6 +3,7 @@
 use super::family::{DENSE, Family, Fixed, PLAIN, SIGMOID, SILU, SOFTMAX_OF_CHOSEN};
 use super::granite;
 use super::key::Key;
+use super::nemotron;
 
 /// Key of the layers with a sliding window.
 pub const PATTERN: &str = "attention.sliding_window_pattern";
@@ -186,6 +187,7 @@ pub const FAMILIES: &[Family] = &[
     },
     granite::DENSE,
     granite::HYBRID_DENSE,
+    nemotron::DENSE,
     Family {
         gguf: "gemma3",
         model_type: "gemma3_text",
@@ -215,6 +217,7 @@ pub const FAMILIES: &[Family] = &[
     granite::SHARED,
     granite::PLAIN,
     granite::HYBRID,
+    nemotron::MOE,
     Family {
         gguf: "qwen2moe",
         model_type: "qwen2_moe",

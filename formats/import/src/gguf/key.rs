@@ -14,6 +14,9 @@ pub enum Key {
     /// Number of key heads per layer, 0 for layers without attention: the name of the number, the name of the
     /// layer kinds, and the kinds for 0 and for others.
     HeadsByLayer(&'static str, &'static str, &'static str, [&'static str; 2]),
+    /// Width per layer, 0 for layers without that part: the name of the width, the name of the layer kinds, and the
+    /// kind of the other layers.
+    WidthsByLayer(&'static str, &'static str, &'static str, &'static str),
     /// Boolean, converted to a text: that for false, and that for true or an absent key.
     Choice(&'static str, &'static str, [&'static str; 2]),
     /// Different values for layers with and without a sliding window, each with its own name.
@@ -29,6 +32,7 @@ impl Key {
             | Self::Quotient(theirs, ..)
             | Self::Kinds(theirs, ..)
             | Self::HeadsByLayer(theirs, ..)
+            | Self::WidthsByLayer(theirs, ..)
             | Self::Choice(theirs, ..)
             | Self::ByWindow(theirs, _) => theirs,
         }

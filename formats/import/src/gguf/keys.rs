@@ -107,15 +107,15 @@ impl Keys<'_> {
         Ok(Some(layers.iter().map(|value| names[usize::from(*value != 0.0)]).collect()))
     }
 
-    /// Returns the number of key heads of a per-layer list, the same for all layers but those with 0.
-    pub(super) fn heads_of_layers(&self, key: &str) -> Result<f64, ImportError> {
+    /// Returns the value of a per-layer list, the same for all layers but those with 0.
+    pub(super) fn value_of_layers(&self, key: &str) -> Result<f64, ImportError> {
         let name = self.name(key);
         // Default: an absent list counts as empty, which is rejected below.
         let mut list = self.metadata.numbers(&name)?.unwrap_or_default();
-        list.retain(|heads| *heads != 0.0);
+        list.retain(|value| *value != 0.0);
         match list.split_first() {
-            Some((first, rest)) if rest.iter().all(|heads| heads == first) => Ok(*first),
-            _ => Err(self.metadata.wrong(&name, "one value for all layers with attention")),
+            Some((first, rest)) if rest.iter().all(|value| value == first) => Ok(*first),
+            _ => Err(self.metadata.wrong(&name, "one value for all layers but those with 0")),
         }
     }
 

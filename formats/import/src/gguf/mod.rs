@@ -20,6 +20,7 @@ mod k_quants;
 mod key;
 mod keys;
 mod metadata;
+mod nemotron;
 mod parts;
 mod pretokenizers;
 mod scaled;

@@ -1,6 +1,6 @@
 //! Tensor names of llama.cpp, which are nearly the same for all families.
 
-use super::{FloatSource, Naming, Order, Runs, TensorSlice, deepseek, qwen3_next};
+use super::{FloatSource, Naming, Order, Runs, TensorSlice, deepseek, nemotron_h, qwen3_next};
 use crate::config::{Architecture, FeedForward, LatentConfig, ModelConfig, TokenMixer};
 use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 
@@ -80,7 +80,7 @@ fn slice(config: &ModelConfig, id: MatrixId) -> Option<TensorSlice> {
         MatrixKind::Down => "ffn_down",
         _ => return None,
     };
-    let feed_forward = matches!(id.kind, MatrixKind::Gate | MatrixKind::Up | MatrixKind::Down);
+    let feed_forward = nemotron_h::is_of_feed_forward(id.kind);
     let owner = match id.expert {
         Some(_) if feed_forward => "_exps",
         Some(_) => return None,
@@ -90,7 +90,8 @@ fn slice(config: &ModelConfig, id: MatrixId) -> Option<TensorSlice> {
         None => "",
     };
     let index = id.expert.map(usize::try_from).transpose().ok()?;
-    let name = format!("blk.{layer}.{part}{owner}.weight");
+    let block = nemotron_h::block(config, layer, feed_forward)?;
+    let name = format!("blk.{block}.{part}{owner}.weight");
     Some(TensorSlice { index, ..TensorSlice::whole(name) })
 }
 
@@ -209,6 +210,9 @@ fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
     };
     let part = match id.kind {
         FloatKind::AttentionNorm => "attn_norm.weight",
+        FloatKind::FeedForwardNorm if config.architecture == Architecture::NemotronH => {
+            "attn_norm.weight"
+        }
         FloatKind::FeedForwardNorm
             if matches!(
                 config.architecture,
@@ -261,7 +265,8 @@ fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
         _ => return None,
     };
     let rows = bias_by_halves(config, id).unwrap_or_else(|| qwen3_next::float_rows(config, id));
-    Some(FloatSource { rows, ..FloatSource::kept(format!("blk.{layer}.{part}")) })
+    let block = nemotron_h::block(config, layer, nemotron_h::is_float_of_feed_forward(id.kind))?;
+    Some(FloatSource { rows, ..FloatSource::kept(format!("blk.{block}.{part}")) })
 }
 
 /// Returns true for factors that follow from the configuration, and for multi-token prediction layers.
@@ -275,5 +280,5 @@ fn is_redundant(config: &ModelConfig, name: &str) -> bool {
         return true;
     }
     let layer = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next()?.parse().ok());
-    layer.is_some_and(|layer: usize| layer >= config.num_hidden_layers)
+    layer.is_some_and(|layer: usize| layer >= nemotron_h::blocks(config, config.num_hidden_layers))
 }

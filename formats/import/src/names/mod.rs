@@ -9,6 +9,7 @@ mod gpt_oss;
 mod granite_moe;
 mod lfm2;
 mod mixtral;
+mod nemotron_h;
 mod qwen;
 mod qwen3_next;
 
@@ -207,6 +208,7 @@ pub fn published(architecture: Architecture) -> Naming {
         Architecture::Qwen3OmniMoe => qwen::WITH_SOUND,
         Architecture::MiniMaxM2 => mixtral::WITH_DRAFTS,
         Architecture::Lfm2 | Architecture::Lfm2Moe => lfm2::NAMING,
+        Architecture::NemotronH => nemotron_h::NAMING,
         Architecture::DeepseekV2
         | Architecture::DeepseekV3
         | Architecture::KimiK2

@@ -106,13 +106,19 @@ fn llama_bias() {
     is_the_same_model("llama-bias", |_| {});
 }
 
-/// The width is the adjusted one.
 /// llama.cpp's converter writes this context for every model of the family.
 #[test]
 fn granite_moe_hybrid() {
     is_the_same_model("granite-moe-hybrid", |config| config.max_position_embeddings = 1 << 20);
 }
 
+/// Blocks of one part have lists of key heads and of widths.
+#[test]
+fn nemotron_h() {
+    is_the_same_model("nemotron-h", |_| {});
+}
+
+/// The width is the adjusted one.
 #[test]
 fn lfm2() {
     is_the_same_model("lfm2", |_| {});
