@@ -1,5 +1,6 @@
 //! Helpers of the benchmarks: matrices of random codes.
 
+mod recurrent;
 mod scaled;
 
 use std::sync::Arc;
@@ -12,6 +13,7 @@ use nestling_formats::nested::{
 };
 use nestling_formats::{Invariant, Level, Plane};
 
+pub use recurrent::{RecurrentLayer, RecurrentModel};
 pub use scaled::{FileType, RandomScaled};
 
 /// Deterministic random bytes.

@@ -12,7 +12,7 @@ use nestling_import::{Activation, RouterConfig};
 
 use super::attention::{self, AttentionRows, KvBlock};
 use super::columns::{self, ColumnsMut};
-use super::delta_net::{self, StateHead};
+use super::delta_net::{self, FactorInputs, StateHead};
 use super::math::{self, OUTER_TILE, RouterScores};
 use super::nested::{self, NestedWeights, TileValues};
 use super::rows::{QuantizedGroup, RowList};
@@ -53,6 +53,7 @@ pub struct Kernels {
     softcap: unsafe fn(&mut [f32], f32),
     gate: unsafe fn(&mut [f32], &[f32]),
     convolve: delta_net::Convolve,
+    state_factors: delta_net::Factors,
     pass_rows: PassRows,
     hadamard: unsafe fn(&mut [f32]),
     add_scaled: unsafe fn(&mut [f32], f32, &[f32]),
@@ -150,6 +151,11 @@ macro_rules! kernels_for {
             }
 
             $(#[target_feature(enable = $features)])?
+            unsafe fn state_factors(inputs: FactorInputs, out: &mut [[f32; 2]]) {
+                delta_net::state_factors(inputs, out);
+            }
+
+            $(#[target_feature(enable = $features)])?
             unsafe fn pass_rows(
                 head: StateHead,
                 from: Option<&[f32]>,
@@ -234,6 +240,7 @@ macro_rules! kernels_for {
                 softcap,
                 gate,
                 convolve,
+                state_factors,
                 pass_rows,
                 hadamard,
                 add_scaled,
@@ -458,6 +465,15 @@ impl Kernels {
     pub fn convolve(&self, t: &[&[f32]], weights: &[f32], gate: Option<&[f32]>, out: &mut [f32]) {
         // SAFETY: see `nested_tile`.
         unsafe { (self.convolve)(t, weights, gate, out) }
+    }
+
+    /// Computes decay, and beta or the time step, of each head of one row.
+    ///
+    /// # Panics
+    /// Panics if a slice is too short.
+    pub fn state_factors(&self, inputs: FactorInputs, out: &mut [[f32; 2]]) {
+        // SAFETY: see `nested_tile`.
+        unsafe { (self.state_factors)(inputs, out) }
     }
 
     /// Applies the rows of one head to its state, `[key_head_dim, value_head_dim]`, in order, as defined in

@@ -5,7 +5,7 @@ use nestling_import::Activation;
 
 use super::head_shape::HeadShape;
 use super::scratch::RecurrentScratch;
-use crate::delta_net::{CONV_TAPS_MAX, ConvRows, factors};
+use crate::delta_net::{CONV_TAPS_MAX, ConvRows, FactorInputs};
 use crate::device::Cpu;
 use crate::matrix::CpuBuffer;
 use crate::states::CpuStates;
@@ -79,10 +79,10 @@ fn mix(
     let (channels, heads, stride) = (shape.channels(), shape.num_value_heads, projected.cols);
     team.for_each_row(all_factors, heads, FACTOR_COST * heads, |row, out| {
         let row = &projected.values[row * stride..][..stride];
-        let (beta, alpha) = row[channels + shape.value_dim()..].split_at(heads);
-        for (head, out) in out.iter_mut().enumerate() {
-            *out = factors(net.rate[head], net.time_bias[head], alpha[head], beta[head]);
-        }
+        let (betas, times) = row[channels + shape.value_dim()..].split_at(heads);
+        let (rate, time_bias) = (&*net.rate, &*net.time_bias);
+        let inputs = FactorInputs { rate, time_bias, times, betas: Some(betas) };
+        team.kernels.state_factors(inputs, out);
     });
     let (runs, zeros) = (&*runs, &*zeros);
     let cost = (shape.conv_kernel_dim + ROW_COST) * channels;

@@ -5,9 +5,8 @@ use nestling_import::Activation;
 use super::delta_net::{FACTOR_COST, GATE_CHUNK, check_taps, prepare_states};
 use super::head_shape::HeadShape;
 use super::scratch::RecurrentScratch;
-use crate::delta_net::{CONV_TAPS_MAX, ConvRows, step_factors};
+use crate::delta_net::{CONV_TAPS_MAX, ConvRows, FactorInputs};
 use crate::device::Cpu;
-use crate::fused::Fused;
 use crate::matrix::CpuBuffer;
 use crate::states::CpuStates;
 use crate::team::{ROW_COST, Team};
@@ -51,9 +50,8 @@ fn mix(
     let stride = projected.cols;
     team.for_each_row(factors, heads, FACTOR_COST * heads, |row, out| {
         let times = &projected.values[row * stride + inner + channels..][..heads];
-        for (head, out) in out.iter_mut().enumerate() {
-            *out = step_factors(mamba2.rate[head], mamba2.time_bias[head], times[head]);
-        }
+        let (rate, time_bias) = (&*mamba2.rate, &*mamba2.time_bias);
+        team.kernels.state_factors(FactorInputs { rate, time_bias, times, betas: None }, out);
     });
     let (runs, zeros) = (&*runs, zeros.as_slice());
     // Default: a step without rows has no channels.
@@ -87,9 +85,8 @@ fn gate(
         let inputs = mixed[row * channels..][..cols].chunks_exact(width);
         for (head, (out, inputs)) in out.chunks_exact_mut(width).zip(inputs).enumerate() {
             let at = run.start * cols + (head * run.len() + row - run.start) * width;
-            for ((out, x), y) in out.iter_mut().zip(inputs).zip(&gathered[at..][..width]) {
-                *out = mamba2.skip[head].fused(*x, *y);
-            }
+            out.copy_from_slice(&gathered[at..][..width]);
+            team.kernels.add_scaled(out, mamba2.skip[head], inputs);
         }
         let gates = projected.values[row * projected.cols..][..cols].chunks(GATE_CHUNK);
         for (out, gates) in out.chunks_mut(GATE_CHUNK).zip(gates) {

@@ -380,3 +380,48 @@ fn outer_products_agree() {
         }
     }
 }
+
+/// Compares rows of a head in one call with one call for each row. Few rows, and keys longer than a tile has rows,
+/// pass in place; other rows pass in tiles and, for the columns that remain, in place.
+#[test]
+fn rows_together_have_the_bits_of_rows_one_by_one() {
+    const STRIDE: usize = 600;
+    const ROWS: usize = 9;
+    let values = noise(ROWS * STRIDE, 40);
+    let factors: Vec<[f32; 2]> = (0..ROWS).map(|row| [0.99 - 0.05 * row as f32, 0.02]).collect();
+    for (keys, cols) in [(3, 131), (256, 64), (257, 33), (16, 31), (5, 16), (7, 112)] {
+        let before = noise(keys * cols, 41);
+        for (rule, rows) in [StateRule::Delta, StateRule::Scaled]
+            .into_iter()
+            .flat_map(|rule| (1..=ROWS).map(move |rows| (rule, rows)))
+        {
+            let head = StateHead {
+                rule,
+                rows: &values,
+                stride: STRIDE,
+                columns: [0, 200, 460],
+                key_head_dim: keys,
+                value_head_dim: cols,
+                factors: &factors,
+                heads: (1, 0),
+            };
+            let (mut wanted, mut states) = (Vec::new(), before.clone());
+            for row in 0..rows {
+                let (rows, factors) = (&values[row * STRIDE..], &factors[row..]);
+                let mut out = vec![0.0; cols];
+                let head = StateHead { rows, factors, ..head };
+                Kernels::portable().pass_rows(head, None, &mut states, &mut out);
+                wanted.extend(out);
+            }
+            for kernels in Kernels::available() {
+                let name = format!("{}, {rule:?}, {keys} keys, {cols} columns", kernels.name());
+                let (mut state, mut out) = (before.clone(), vec![0.0; rows * cols]);
+                kernels.pass_rows(head, None, &mut state, &mut out);
+                assert_eq!((bits(&out), bits(&state)), (bits(&wanted), bits(&states)), "{name}");
+                let (mut state, mut out) = (noise(keys * cols, 42), vec![0.0; rows * cols]);
+                kernels.pass_rows(head, Some(&before), &mut state, &mut out);
+                assert_eq!((bits(&out), bits(&state)), (bits(&wanted), bits(&states)), "{name}");
+            }
+        }
+    }
+}
