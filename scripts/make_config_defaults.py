@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "families")]
 
 # Families in scripts/families whose configurations are tried.
 FAMILIES = [
-    "deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "dots1", "ernie4_5_moe", "gemma4", "glm4_moe", "glm4_moe_lite", "gpt_oss",
+    "afmoe", "deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "dots1", "ernie4_5_moe", "gemma4", "glm4_moe", "glm4_moe_lite", "gpt_oss",
     "gemma3", "granite", "granite_moe", "granite_moe_hybrid", "granite_moe_hybrid_dense", "granite_moe_shared", "lfm2", "lfm2_moe", "llama", "llama_bias", "minimax_m2", "mistral", "mixtral", "olmoe", "qwen2",
     "qwen2_moe", "qwen3", "qwen3_5_moe", "qwen3_moe", "qwen3_next", "qwen3_omni_moe", "qwen3_vl_moe", "solar_open",
 ]
@@ -53,6 +53,8 @@ READS_ALIASES = {"qwen3_moe", "qwen3_vl_moe_text"}
 # Keys that a class has under another name than the reader of all families, or renames itself.
 LFM2 = {"norm_eps": "rms_norm_eps", "tie_embedding": "tie_word_embeddings"}
 RENAMED = {"lfm2": LFM2 | {"block_ff_dim": "intermediate_size"}, "lfm2_moe": LFM2}
+# Keys that a class overwrites whatever they are.
+OVERWRITTEN = {"deepseek_v32": {"head_dim"}, "glm_moe_dsa": {"head_dim"}}
 # Parts that no test leaves keys out of.
 UNTRIED = {"qwen3_omni_moe", "qwen3_vl_moe"}
 # Stores that were converted from GGUF files leave these out where there is none. Who takes them for
@@ -130,7 +132,7 @@ def defaults(model_type: str, ignored: set[str] = IGNORED) -> dict:
         found["global_head_dim"] = whole.per_layer_config[full].head_dim
     return {
         key: value for key, value in sorted(found.items())
-        if value is not None and key not in ABSENT_IN_STORES
+        if value is not None and key not in ABSENT_IN_STORES | OVERWRITTEN.get(model_type, set())
     }
 
 

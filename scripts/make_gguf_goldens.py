@@ -130,6 +130,7 @@ PUBLISHED = [
     "lfm2",
     "lfm2-moe",
     "granite-moe-hybrid",
+    "afmoe",
 ]
 
 QWEN3_MOE = {

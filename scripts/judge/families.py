@@ -401,6 +401,34 @@ DOTS1 = Family("dots1", ROUTED | {
 }, dots1)
 
 
+def local_layers(rng):
+    """Layers with a window and RoPE, and layers with neither."""
+    layers = rng.choice([2, 3, 4])
+    kinds = ["sliding_attention", "full_attention"]
+    return {
+        "num_hidden_layers": layers, "layer_types": rng.choice([ABSENT, [rng.choice(kinds) for _ in range(layers)]]),
+        "sliding_window": rng.choice([1, 5, 33, 64]),
+    }
+
+
+def afmoe(rng):
+    return common(rng) | heads(rng) | positions(rng) | experts(rng, "num_experts") | local_layers(rng) | {
+        "global_attn_every_n_layers": rng.choice([1, 2, 4, ABSENT]), "moe_intermediate_size": rng.choice([10, 20]),
+        "mup_enabled": rng.choice([True, False, ABSENT]), "num_dense_layers": rng.choice([0, 1, 2]),
+        "num_shared_experts": rng.choice([1, 2, 3]), "route_scale": rng.choice([1.0, 2.826, 0.4]),
+    }
+
+
+AFMOE = Family("afmoe", SHARED | {
+    "architectures": ["AfmoeForCausalLM"], "attention_bias": False, "eos_token_id": 2, "global_attn_every_n_layers": 2, "head_dim": 16,
+    "hidden_size": 40, "intermediate_size": 48, "layer_types": ["sliding_attention", "full_attention"], "model_type": "afmoe",
+    "moe_intermediate_size": 20, "mup_enabled": True, "n_group": 1, "num_attention_heads": 4, "num_dense_layers": 1,
+    "num_expert_groups": 1, "num_experts": 5, "num_experts_per_tok": 2, "num_hidden_layers": 2, "num_key_value_heads": 2,
+    "num_limited_groups": 1, "num_shared_experts": 1, "rms_norm_eps": 1e-5, "rope_scaling": None, "rope_theta": 10000,
+    "route_norm": True, "route_scale": 2.826, "score_func": "sigmoid", "sliding_window": 24, "topk_group": 1, "torch_dtype": "float32",
+}, afmoe)
+
+
 def minimax_m2(rng):
     changes = common(rng) | heads(rng) | {"head_dim": rng.choice([8, 16, 32])} | positions(rng, rng.choice([0.25, 0.5, 1.0]))
     return changes | experts(rng, "num_local_experts")
@@ -752,6 +780,6 @@ FAMILIES = {
         QWEN3_MOE, QWEN2_MOE, QWEN3_NEXT, QWEN3_5_MOE, QWEN3_5_MOE_TEXT, OLMOE, MIXTRAL, GRANITE, DEEPSEEK_V2,
         DEEPSEEK_V3, GLM, GEMMA4, GEMMA4_TEXT, GPT_OSS, GLM4_MOE, DOTS1, MINIMAX_M2, GRANITE_SHARED, ERNIE,
         LLAMA, MISTRAL, QWEN2, QWEN3, GRANITE_DENSE, GRANITE_HYBRID, GEMMA3, LFM2, LFM2_MOE,
-        SOLAR, QWEN3_VL, QWEN3_OMNI, KIMI, LING,
+        SOLAR, QWEN3_VL, QWEN3_OMNI, KIMI, LING, AFMOE,
     ]
 }

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// File name, and the number of parameters in billions: the publisher's or one counted by hand, as
 /// `data/published/README.md` says.
-const MODELS: [(&str, f64); 41] = [
+const MODELS: [(&str, f64); 42] = [
     ("DeepSeek-V2-Lite", 15.7),
     ("DeepSeek-V3", 671.0),
     ("ERNIE-4.5-21B-A3B-PT", 21.8),
@@ -40,6 +40,7 @@ const MODELS: [(&str, f64); 41] = [
     ("Ring-mini-2.0", 16.26),
     ("SmolLM2-135M-Instruct", 0.1345),
     ("Solar-Open-100B", 102.6),
+    ("Trinity-Mini", 26.12),
     ("dots.llm1.inst", 142.0),
     ("gemma-4-26B-A4B", 25.2),
     ("gpt-oss-120b", 116.83),

@@ -60,6 +60,7 @@ macro_rules! calibration {
     };
 }
 
+family!(afmoe, "afmoe");
 family!(bailing_moe_v2, "bailing-moe-v2");
 family!(deepseek_v2, "deepseek-v2");
 family!(deepseek_v2_lite, "deepseek-v2-lite");
@@ -99,6 +100,7 @@ family!(qwen3_vl_moe, "qwen3-vl-moe");
 family!(solar_open, "solar-open");
 
 calibration! {
+    afmoe: "afmoe",
     #[ignore = "slow"] bailing_moe_v2: "bailing-moe-v2",
     #[ignore = "slow"] deepseek_v2: "deepseek-v2",
     #[ignore = "slow"] deepseek_v2_lite: "deepseek-v2-lite",

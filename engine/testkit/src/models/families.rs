@@ -30,6 +30,7 @@ macro_rules! families {
 }
 
 families! {
+    afmoe: "afmoe",
     bailing_moe_v2: "bailing-moe-v2",
     deepseek_v2: "deepseek-v2",
     deepseek_v2_lite: "deepseek-v2-lite",
@@ -119,6 +120,7 @@ fn in_pieces(runner: &mut dyn ModelRunner, tokens: &[u32], piece: usize) -> Vec<
 /// Cases that are slow without a real device. Their operations are covered by other families and by the CPU's
 /// tests of all families.
 pub const SLOW: &[&str] = &[
+    "families::afmoe",
     "families::bailing_moe_v2",
     "families::deepseek_v2",
     "families::deepseek_v2_lite",

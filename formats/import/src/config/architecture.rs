@@ -3,6 +3,8 @@
 /// A model family, with one interpretation of `config.json` and one tensor naming scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Architecture {
+    /// `AfmoeForCausalLM`: Trinity.
+    Afmoe,
     /// `BailingMoeV2ForCausalLM`: Ling 2.0 and Ring 2.0.
     BailingMoeV2,
     /// `Qwen3MoeForCausalLM`.

@@ -4,6 +4,7 @@
 //! unless their value enables nothing. Each family has a file in this module that maps its keys to the common
 //! [`ModelConfig`].
 
+mod afmoe;
 mod architecture;
 mod bailing_moe_v2;
 mod deepseek_v2;
@@ -84,6 +85,7 @@ const FAMILIES: &[Family] = &[
     deepseek_v3::KIMI_FAMILY,
     bailing_moe_v2::FAMILY,
     bailing_moe_v2::OLD_FAMILY,
+    afmoe::FAMILY,
     dots1::FAMILY,
     ernie4_5_moe::FAMILY,
     glm4_moe::FAMILY,
@@ -431,7 +433,7 @@ impl LayerConfig {
 pub enum BlockNorms {
     /// Norms before each part.
     Before,
-    /// Norms before and after each part (Gemma 3).
+    /// Norms before and after each part (Gemma 3, Trinity). A mixture is one part, shared expert included.
     Around,
     /// The same with separate norms of experts, and a scalar for the layer's output (Gemma 4).
     AroundScaled,

@@ -60,7 +60,8 @@ pub(super) fn mixture(fields: &Fields) -> Result<FeedForward, ImportError> {
     mixture_of(fields, &NAMES)
 }
 
-fn mixture_of(fields: &Fields, names: &Names) -> Result<FeedForward, ImportError> {
+/// Reads [`mixture`] with family-specific keys.
+pub(super) fn mixture_of(fields: &Fields, names: &Names) -> Result<FeedForward, ImportError> {
     let width = fields.required_size("moe_intermediate_size", MAX_WIDTH)?;
     let shared = match keys::count(fields, names.shared, MAX_EXPERTS)? {
         None | Some(0) => None,

@@ -152,6 +152,38 @@ const QWEN3: Family = Family {
 pub const FAMILIES: &[Family] = &[
     QWEN3,
     Family {
+        gguf: "afmoe",
+        model_type: "afmoe",
+        class: "AfmoeForCausalLM",
+        keys: &[
+            Key::Same("feed_forward_length", "intermediate_size"),
+            Key::Same("expert_count", "num_experts"),
+            Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
+            Key::Same("attention.sliding_window", "sliding_window"),
+            Key::Kinds(PATTERN, "layer_types", ["full_attention", "sliding_attention"]),
+            Key::Optional("leading_dense_block_count", "num_dense_layers"),
+            Key::Optional("expert_shared_count", "num_shared_experts"),
+            Key::Optional("expert_weights_scale", "route_scale"),
+            Key::Optional("expert_group_count", "n_group"),
+            Key::Optional("expert_group_used_count", "topk_group"),
+        ],
+        fixed: &[
+            SILU,
+            ("attention_bias", Fixed::Bool(false)),
+            ("global_attn_every_n_layers", Fixed::Whole(4)),
+            ("mup_enabled", Fixed::Bool(true)),
+        ],
+        absent: &[
+            ("num_dense_layers", Fixed::Whole(0)),
+            ("num_shared_experts", Fixed::Whole(0)),
+            ("route_scale", Fixed::Whole(1)),
+            // llama.cpp normalizes the weights only if the file says so.
+            ("norm_topk_prob", Fixed::Bool(false)),
+        ],
+        gating: SIGMOID,
+        ..PLAIN
+    },
+    Family {
         gguf: "olmoe",
         model_type: "olmoe",
         class: "OlmoeForCausalLM",

@@ -63,6 +63,7 @@ fn slice(config: &ModelConfig, id: MatrixId) -> Option<TensorSlice> {
     };
     let part = match id.kind {
         MatrixKind::Query => "attn_q",
+        MatrixKind::QueryGate => "attn_gate",
         MatrixKind::QueryDown => "attn_q_a",
         MatrixKind::QueryUp => "attn_q_b",
         MatrixKind::LatentDown => "attn_kv_a_mqa",

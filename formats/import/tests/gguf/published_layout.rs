@@ -38,6 +38,12 @@ fn is_the_model_of(file: &str, name: &str, change: fn(&mut ModelConfig)) {
     }
 }
 
+/// The kinds of layers follow from the family.
+#[test]
+fn afmoe() {
+    is_the_same_model("afmoe", |_| {});
+}
+
 #[test]
 fn bailing_moe_v2() {
     is_the_model_of("bailing-moe-v2-bf16.gguf", "bailing-moe-v2", |_| {});
