@@ -131,6 +131,7 @@ PUBLISHED = [
     "lfm2-moe",
     "granite-moe-hybrid",
     "afmoe",
+    "exaone-moe",
 ]
 
 QWEN3_MOE = {

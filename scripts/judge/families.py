@@ -429,6 +429,25 @@ AFMOE = Family("afmoe", SHARED | {
 }, afmoe)
 
 
+def exaone_moe(rng):
+    changes = common(rng) | heads(rng) | positions(rng) | routed(rng) | local_layers(rng)
+    changes |= {"num_experts": changes.pop("n_routed_experts"), "num_shared_experts": changes.pop("n_shared_experts")}
+    if changes["layer_types"] == ABSENT:
+        changes["sliding_window_pattern"] = rng.choice([1, 2, 4, ABSENT])
+    dense = rng.choice([0, 1, 2])
+    kinds = [rng.choice(["dense", "sparse"]) for _ in range(changes["num_hidden_layers"])]
+    return changes | rng.choice([
+        {"first_k_dense_replace": dense}, {"first_k_dense_replace": dense, "mlp_layer_types": kinds}, {"mlp_layer_types": kinds},
+    ])
+
+
+EXAONE_MOE = Family("exaone_moe", {key: value for key, value in ROUTED.items() if not key.startswith("n_") and key != "attention_bias"} | {
+    "architectures": ["ExaoneMoeForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "layer_types": ["sliding_attention", "full_attention"],
+    "model_type": "exaone_moe", "n_group": 2, "num_experts": 6, "num_shared_experts": 1, "scoring_func": "sigmoid",
+    "sliding_window": 24, "sliding_window_pattern": "LG", "topk_method": "noaux_tc",
+}, exaone_moe)
+
+
 def minimax_m2(rng):
     changes = common(rng) | heads(rng) | {"head_dim": rng.choice([8, 16, 32])} | positions(rng, rng.choice([0.25, 0.5, 1.0]))
     return changes | experts(rng, "num_local_experts")
@@ -780,6 +799,6 @@ FAMILIES = {
         QWEN3_MOE, QWEN2_MOE, QWEN3_NEXT, QWEN3_5_MOE, QWEN3_5_MOE_TEXT, OLMOE, MIXTRAL, GRANITE, DEEPSEEK_V2,
         DEEPSEEK_V3, GLM, GEMMA4, GEMMA4_TEXT, GPT_OSS, GLM4_MOE, DOTS1, MINIMAX_M2, GRANITE_SHARED, ERNIE,
         LLAMA, MISTRAL, QWEN2, QWEN3, GRANITE_DENSE, GRANITE_HYBRID, GEMMA3, LFM2, LFM2_MOE,
-        SOLAR, QWEN3_VL, QWEN3_OMNI, KIMI, LING, AFMOE,
+        SOLAR, QWEN3_VL, QWEN3_OMNI, KIMI, LING, AFMOE, EXAONE_MOE,
     ]
 }

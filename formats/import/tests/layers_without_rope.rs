@@ -8,6 +8,9 @@ use nestling_import::{
 };
 use serde_json::{Value, json};
 
+/// Stands for a key that is left out.
+const ABSENT: &str = "absent";
+
 /// Returns the configuration of a tiny family with some keys changed.
 fn with(family: &str, changes: Value) -> Result<ModelConfig, ImportError> {
     let folder =
@@ -16,6 +19,9 @@ fn with(family: &str, changes: Value) -> Result<ModelConfig, ImportError> {
     let mut config: Value = serde_json::from_slice(&text).unwrap();
     for (key, value) in changes.as_object().unwrap() {
         config[key] = value.clone();
+        if value == ABSENT {
+            config.as_object_mut().unwrap().remove(key);
+        }
     }
     ModelConfig::from_json("config.json", config.to_string().as_bytes())
 }
@@ -93,4 +99,43 @@ fn trinity_is_refused_by_name_where_it_would_differ() {
     let found = [0, 1, 9].map(|count| with("afmoe", json!({ "num_dense_layers": count })).unwrap());
     assert_eq!(found.each_ref().map(dense), [0, 1, 4]);
     assert_eq!(found[2].router, None);
+}
+
+#[test]
+fn exaone_rotates_layers_with_a_window() {
+    let plain = with("exaone-moe", json!({})).unwrap();
+    assert_eq!(kinds(&plain), [LOCAL, LOCAL, LOCAL, GLOBAL]);
+    assert_eq!(plain.block_norms, BlockNorms::Before);
+    let twos = json!({ "layer_types": ABSENT, "sliding_window_pattern": 2 });
+    assert_eq!(kinds(&with("exaone-moe", twos).unwrap()), [LOCAL, GLOBAL, LOCAL, GLOBAL]);
+    let full = json!(vec!["full_attention"; 4]);
+    // A window that no layer has.
+    let unused = json!({ "layer_types": full });
+    assert_eq!(kinds(&with("exaone-moe", unused).unwrap()), [GLOBAL; 4]);
+}
+
+/// transformers reads `mlp_layer_types`, or else `first_k_dense_replace`; older files have other keys too.
+#[test]
+fn exaone_has_the_dense_layers_that_transformers_reads() {
+    let types = json!(["sparse", "dense", "sparse", "dense"]);
+    let layers = json!({ "mlp_layer_types": types, "is_moe_layer": null });
+    let config = with("exaone-moe", layers).unwrap();
+    assert_eq!([0, 1, 2, 3].map(|layer| config.is_mixture(layer)), [true, false, true, false]);
+    refuses(
+        "exaone-moe",
+        &[
+            ("first_last_k_dense_replace", json!(2)),
+            ("is_moe_layer", json!([true, true, true, true])),
+            ("mlp_layer_types", json!(["dense"])),
+            ("mlp_layer_types", json!(["dense", "sparse", "sparse", "odd"])),
+            ("num_shared_experts", json!(100_000)),
+            ("scoring_func", json!("softmax")),
+            ("sliding_window", Value::Null),
+            ("topk_method", json!("greedy")),
+        ],
+    );
+    let pattern = json!({ "layer_types": ABSENT, "sliding_window_pattern": "LLLG" });
+    let error = with("exaone-moe", pattern).unwrap_err().to_string();
+    assert!(error.contains("`sliding_window_pattern`"), "{error}");
+    assert!(with("exaone-moe", json!({ "first_last_k_dense_replace": 1 })).is_ok());
 }

@@ -67,6 +67,7 @@ family!(deepseek_v2_lite, "deepseek-v2-lite");
 family!(deepseek_v3, "deepseek-v3");
 family!(dots1, "dots1");
 family!(ernie4_5_moe, "ernie4-5-moe");
+family!(exaone_moe, "exaone-moe");
 family!(glm4_moe, "glm4-moe");
 family!(glm4_moe_lite, "glm4-moe-lite");
 family!(gemma3, "gemma3");
@@ -107,6 +108,7 @@ calibration! {
     deepseek_v3: "deepseek-v3",
     #[ignore = "slow"] dots1: "dots1",
     #[ignore = "slow"] ernie4_5_moe: "ernie4-5-moe",
+    #[ignore = "slow"] exaone_moe: "exaone-moe",
     #[ignore = "slow"] glm4_moe: "glm4-moe",
     #[ignore = "slow"] glm4_moe_lite: "glm4-moe-lite",
     gemma3: "gemma3",

@@ -45,6 +45,8 @@ pub enum Architecture {
     Dots1,
     /// `Ernie4_5_MoeForCausalLM`.
     Ernie45Moe,
+    /// `ExaoneMoeForCausalLM`: K-EXAONE.
+    ExaoneMoe,
     /// `SolarOpenForCausalLM`.
     SolarOpen,
     /// `Lfm2ForCausalLM`, dense.

@@ -13,6 +13,7 @@ mod defaults;
 mod delta_net;
 mod dots1;
 mod ernie4_5_moe;
+mod exaone_moe;
 mod gemma3;
 mod gemma4;
 mod generation;
@@ -88,6 +89,7 @@ const FAMILIES: &[Family] = &[
     afmoe::FAMILY,
     dots1::FAMILY,
     ernie4_5_moe::FAMILY,
+    exaone_moe::FAMILY,
     glm4_moe::FAMILY,
     glm4_moe_lite::FAMILY,
     gemma3::TEXT_FAMILY,

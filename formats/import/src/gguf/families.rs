@@ -419,6 +419,38 @@ pub const FAMILIES: &[Family] = &[
         ..PLAIN
     },
     Family {
+        gguf: "exaone-moe",
+        model_type: "exaone_moe",
+        class: "ExaoneMoeForCausalLM",
+        keys: &[
+            Key::Same("feed_forward_length", "intermediate_size"),
+            Key::Same("expert_count", "num_experts"),
+            Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
+            Key::Same("attention.sliding_window", "sliding_window"),
+            Key::Kinds(PATTERN, "layer_types", ["full_attention", "sliding_attention"]),
+            Key::Optional("leading_dense_block_count", "first_k_dense_replace"),
+            Key::Optional("expert_shared_count", "num_shared_experts"),
+            Key::Optional("expert_weights_scale", "routed_scaling_factor"),
+            Key::Optional("expert_group_count", "n_group"),
+            Key::Optional("expert_group_used_count", "topk_group"),
+        ],
+        fixed: &[
+            SILU,
+            ("norm_topk_prob", Fixed::Bool(false)),
+            ("sliding_window_pattern", Fixed::Whole(4)),
+        ],
+        absent: &[
+            ("first_k_dense_replace", Fixed::Whole(0)),
+            ("num_shared_experts", Fixed::Whole(0)),
+            ("routed_scaling_factor", Fixed::Whole(1)),
+            ("n_group", Fixed::Whole(1)),
+            ("topk_group", Fixed::Whole(1)),
+        ],
+        ignored: &["expert_shared_feed_forward_length"],
+        gating: SIGMOID,
+        ..PLAIN
+    },
+    Family {
         gguf: "dots1",
         model_type: "dots1",
         class: "Dots1ForCausalLM",

@@ -196,6 +196,7 @@ pub fn published(architecture: Architecture) -> Naming {
         | Architecture::Olmoe => qwen::NAMING,
         Architecture::Afmoe => afmoe::NAMING,
         Architecture::Ernie45Moe => deepseek::ERNIE,
+        Architecture::ExaoneMoe => deepseek::EXAONE,
         Architecture::BailingMoeV2 => bailing::NAMING,
         Architecture::Qwen3Next => qwen3_next::NAMING,
         Architecture::Qwen35Moe => qwen3_next::WITH_IMAGES,

@@ -55,6 +55,11 @@ fn ernie4_5_moe() {
 }
 
 #[test]
+fn exaone_moe() {
+    is_the_same_model("exaone-moe", |_| {});
+}
+
+#[test]
 fn glm4_moe() {
     is_the_same_model("glm4-moe", |_| {});
 }
