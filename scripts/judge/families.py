@@ -358,6 +358,33 @@ DEEPSEEK_V3 = Family("deepseek_v3", LATENT | {
 }, deepseek_v3)
 
 
+def deepseek_v32(rng):
+    changes = common(rng) | latent(rng) | positions(rng)
+    dense = rng.choice([0, 1, 2])
+    kinds = [rng.choice(["dense", "sparse"]) for _ in range(3)]
+    return changes | {
+        "q_lora_rank": rng.choice([20, 28]), "norm_topk_prob": rng.random() < 0.5, "rope_interleave": rng.choice([True, ABSENT]),
+        "index_head_dim": rng.choice([10, 16]), "index_n_heads": rng.choice([1, 3]), "index_topk": rng.choice([200, 1000]),
+    } | rng.choice([{"first_k_dense_replace": dense}, {"mlp_layer_types": kinds}, {"first_k_dense_replace": dense, "mlp_layer_types": kinds}])
+
+
+def glm_moe_dsa(rng):
+    shared = rng.choice([
+        {}, {"index_topk_freq": rng.choice([1, 2, 4]), "index_skip_topk_offset": rng.choice([1, 2, 3])},
+        {"indexer_types": ["full", rng.choice(["full", "shared"]), "shared"]}, {"index_topk_pattern": rng.choice(["FSS", "FFS", "FFF"])},
+    ])
+    return deepseek_v32(rng) | shared | {"head_dim": rng.choice([8, 24, ABSENT]), "qk_head_dim": ABSENT}
+
+
+DEEPSEEK_V32 = Family("deepseek_v32", {key: value for key, value in DEEPSEEK_V3.config.items() if key not in ("aux_loss_alpha", "seq_aux")} | {
+    "architectures": ["DeepseekV32ForCausalLM"], "index_head_dim": 16, "index_n_heads": 2, "index_topk": 256, "model_type": "deepseek_v32",
+}, deepseek_v32)
+GLM_MOE_DSA = Family("glm_moe_dsa", {key: value for key, value in DEEPSEEK_V32.config.items() if key not in ("rope_scaling", "rope_theta")} | {
+    "architectures": ["GlmMoeDsaForCausalLM"], "head_dim": 8, "index_skip_topk_offset": 2, "index_topk_freq": 1, "indexer_rope_interleave": True,
+    "model_type": "glm_moe_dsa", "qk_head_dim": 20, "rope_interleave": True, "rope_parameters": {"rope_theta": 1000000, "rope_type": "default"},
+}, glm_moe_dsa)
+
+
 def routed(rng):
     """DeepSeek-V3's experts beside ordinary attention."""
     groups, size = rng.choice([(1, 5), (1, 8), (3, 3), (4, 2), (5, 2), (2, 4)])
@@ -799,6 +826,6 @@ FAMILIES = {
         QWEN3_MOE, QWEN2_MOE, QWEN3_NEXT, QWEN3_5_MOE, QWEN3_5_MOE_TEXT, OLMOE, MIXTRAL, GRANITE, DEEPSEEK_V2,
         DEEPSEEK_V3, GLM, GEMMA4, GEMMA4_TEXT, GPT_OSS, GLM4_MOE, DOTS1, MINIMAX_M2, GRANITE_SHARED, ERNIE,
         LLAMA, MISTRAL, QWEN2, QWEN3, GRANITE_DENSE, GRANITE_HYBRID, GEMMA3, LFM2, LFM2_MOE,
-        SOLAR, QWEN3_VL, QWEN3_OMNI, KIMI, LING, AFMOE, EXAONE_MOE,
+        SOLAR, QWEN3_VL, QWEN3_OMNI, KIMI, LING, AFMOE, EXAONE_MOE, DEEPSEEK_V32, GLM_MOE_DSA,
     ]
 }

@@ -8,13 +8,15 @@ use serde_json::Value;
 
 /// File name, and the number of parameters in billions: the publisher's or one counted by hand, as
 /// `data/published/README.md` says.
-const MODELS: [(&str, f64); 43] = [
+const MODELS: [(&str, f64); 45] = [
     ("DeepSeek-V2-Lite", 15.7),
     ("DeepSeek-V3", 671.0),
+    ("DeepSeek-V3.2", 671.0),
     ("ERNIE-4.5-21B-A3B-PT", 21.8),
     ("GLM-4.5-Air", 106.85),
     ("GLM-4.7", 355.0),
     ("GLM-4.7-Flash", 29.94),
+    ("GLM-5.3", 743.2),
     ("K-EXAONE-236B-A23B", 236.57),
     ("Kimi-K2-Instruct", 1026.4),
     ("LFM2-1.2B", 1.17),

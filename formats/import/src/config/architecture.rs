@@ -41,6 +41,10 @@ pub enum Architecture {
     DeepseekV3,
     /// `DeepseekV3ForCausalLM` with the model type `kimi_k2`.
     KimiK2,
+    /// `DeepseekV32ForCausalLM`.
+    DeepseekV32,
+    /// `GlmMoeDsaForCausalLM`: GLM-5.
+    GlmMoeDsa,
     /// `Dots1ForCausalLM`.
     Dots1,
     /// `Ernie4_5_MoeForCausalLM`.

@@ -7,8 +7,10 @@
 mod afmoe;
 mod architecture;
 mod bailing_moe_v2;
+mod context_limit;
 mod deepseek_v2;
 mod deepseek_v3;
+mod deepseek_v32;
 mod defaults;
 mod delta_net;
 mod dots1;
@@ -52,6 +54,7 @@ use crate::json::Fields;
 use crate::limits::MAX_CONFIG_BYTES;
 
 pub use architecture::Architecture;
+pub use context_limit::ContextLimit;
 pub use delta_net::DeltaNetConfig;
 pub use generation::GenerationDefaults;
 pub use latent::LatentConfig;
@@ -84,6 +87,8 @@ const FAMILIES: &[Family] = &[
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
     deepseek_v3::KIMI_FAMILY,
+    deepseek_v32::FAMILY,
+    deepseek_v32::GLM_FAMILY,
     bailing_moe_v2::FAMILY,
     bailing_moe_v2::OLD_FAMILY,
     afmoe::FAMILY,
@@ -452,8 +457,10 @@ pub struct ModelConfig {
     pub hidden_size: usize,
     /// Number of layers.
     pub num_hidden_layers: usize,
-    /// Context length of the training in positions.
+    /// Maximum length of contexts in positions.
     pub max_position_embeddings: usize,
+    /// Reason for `max_position_embeddings`.
+    pub context_limit: ContextLimit,
     /// Epsilon of the RMSNorms.
     pub rms_norm_eps: f32,
     /// True if the head is tied to the embedding.

@@ -24,6 +24,14 @@ pub(super) const ERNIE: Naming = Naming {
     ..NAMING
 };
 
+/// Names of DeepSeek-V3.2 and GLM-5. The indexer selects all positions of the supported contexts.
+pub(super) const SPARSE: Naming = Naming {
+    is_redundant: |config, name| {
+        is_redundant_or_beyond(config, name) || name.contains(".self_attn.indexer.")
+    },
+    ..NAMING
+};
+
 /// Names of K-EXAONE, with another name of the selection bias and a separate multi-token prediction part.
 pub(super) const EXAONE: Naming = Naming {
     float: |config, id| match id {

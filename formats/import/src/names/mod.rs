@@ -195,6 +195,7 @@ pub fn published(architecture: Architecture) -> Naming {
         | Architecture::Qwen2Moe
         | Architecture::Olmoe => qwen::NAMING,
         Architecture::Afmoe => afmoe::NAMING,
+        Architecture::DeepseekV32 | Architecture::GlmMoeDsa => deepseek::SPARSE,
         Architecture::Ernie45Moe => deepseek::ERNIE,
         Architecture::ExaoneMoe => deepseek::EXAONE,
         Architecture::BailingMoeV2 => bailing::NAMING,

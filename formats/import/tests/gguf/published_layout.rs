@@ -55,6 +55,16 @@ fn ernie4_5_moe() {
 }
 
 #[test]
+fn deepseek_v32() {
+    is_the_same_model("deepseek-v32", |_| {});
+}
+
+#[test]
+fn glm_moe_dsa() {
+    is_the_same_model("glm-moe-dsa", |_| {});
+}
+
+#[test]
 fn exaone_moe() {
     is_the_same_model("exaone-moe", |_| {});
 }
