@@ -54,6 +54,11 @@ VERDICTS = ["equal", "refused", "neither", "wrong"]
 # What is not there where these are left out: stores that were made of GGUF files leave them out. Where
 # transformers has another default, its checkpoints have tensors too many or too few, and Nestling says which.
 MEANS_NONE = {"q_lora_rank": None, "hidden_size_per_layer_input": 0}
+# Sizes of an indexer and the layers that have their own, with values that fit the weights: its tensors are passed over.
+PASSED_OVER = {
+    "index_head_dim": 16, "index_n_heads": 2, "index_skip_topk_offset": 2, "index_topk_freq": 1, "index_topk_pattern": ABSENT,
+    "indexer_types": ABSENT,
+}
 # Variants that speak of the configuration.
 OF_KEYS = ["Value", "Unsupported", "UnknownOption", "Limit"]
 # What no logit depends on; transformers checks some of it before it computes.
@@ -167,6 +172,7 @@ class Judge:
                 raise
         except Misfit:
             other = {key: value for key, value in MEANS_NONE.items() if changes.get(key) == ABSENT}
+            other |= {key: value for key, value in PASSED_OVER.items() if key in changes}
             if not other:
                 raise
         model, unexpected = load(self.altered(directory, other))

@@ -32,7 +32,7 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "families")]
 
 # Families in scripts/families whose configurations are tried.
 FAMILIES = [
-    "deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "dots1", "ernie4_5_moe", "gemma4", "glm4_moe", "glm4_moe_lite", "gpt_oss",
+    "afmoe", "deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "deepseek_v32", "dots1", "ernie4_5_moe", "exaone_moe", "gemma4", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "gpt_oss",
     "gemma3", "granite", "granite_moe", "granite_moe_hybrid", "granite_moe_hybrid_dense", "granite_moe_shared", "lfm2", "lfm2_moe", "llama", "llama_bias", "minimax_m2", "mistral", "mixtral", "nemotron_h", "nemotron_h_dense", "olmoe", "qwen2",
     "qwen2_moe", "qwen3", "qwen3_5_moe", "qwen3_moe", "qwen3_next", "qwen3_omni_moe", "qwen3_vl_moe", "solar_open",
 ]
@@ -54,6 +54,8 @@ READS_ALIASES = {"qwen3_moe", "qwen3_vl_moe_text"}
 LFM2 = {"norm_eps": "rms_norm_eps", "tie_embedding": "tie_word_embeddings"}
 NEMOTRON = {"layer_norm_epsilon": "rms_norm_eps", "norm_eps": "rms_norm_eps", "attention_head_dim": "head_dim"}
 RENAMED = {"nemotron_h": NEMOTRON, "lfm2": LFM2 | {"block_ff_dim": "intermediate_size"}, "lfm2_moe": LFM2}
+# Keys that a class overwrites whatever they are.
+OVERWRITTEN = {"deepseek_v32": {"head_dim"}, "glm_moe_dsa": {"head_dim"}}
 # Parts that no test leaves keys out of.
 UNTRIED = {"qwen3_omni_moe", "qwen3_vl_moe"}
 # Stores that were converted from GGUF files leave these out where there is none. Who takes them for
@@ -112,18 +114,19 @@ def defaults(model_type: str, ignored: set[str] = IGNORED) -> dict:
     if "text_config" in found:
         # What is around the text part says this alone.
         return {"tie_word_embeddings": whole.tie_word_embeddings}
-    nested = set(whole.nested_rope_parameter_keys(whole.rope_parameters or {}))
-    rope = dict(whole.rope_parameters or {})
-    if not nested:
+    rope = dict(getattr(whole, "rope_parameters", None) or {})
+    nested = set(whole.nested_rope_parameter_keys(rope)) if rope else set()
+    if rope and not nested:
         # These have keys of their own beside the object, which come before the defaults.
         found["rope_theta"] = rope.pop("rope_theta")
         found["partial_rotary_factor"] = rope.pop("partial_rotary_factor", None)
         # The model's number of positions stands in where none is given.
         if rope.get("original_max_position_embeddings") == whole.max_position_embeddings:
             del rope["original_max_position_embeddings"]
-    found["rope_parameters"] = None if rope == {"rope_type": "default"} else rope
+    found["rope_parameters"] = None if rope in ({}, {"rope_type": "default"}) else rope
     kinds = list(getattr(whole, "layer_types", None) or [])
-    if "linear_attention" in kinds and "full_attention" in kinds:
+    # Nemotron-H's kinds are those of blocks of one part, in no interval.
+    if "linear_attention" in kinds and "full_attention" in kinds and "moe" not in kinds:
         found["full_attention_interval"] = kinds.index("full_attention") + 1
     if nested:
         full = kinds.index("full_attention")
@@ -131,7 +134,7 @@ def defaults(model_type: str, ignored: set[str] = IGNORED) -> dict:
         found["global_head_dim"] = whole.per_layer_config[full].head_dim
     return {
         key: value for key, value in sorted(found.items())
-        if value is not None and key not in ABSENT_IN_STORES
+        if value is not None and key not in ABSENT_IN_STORES | OVERWRITTEN.get(model_type, set())
     }
 
 

@@ -131,6 +131,10 @@ PUBLISHED = [
     "lfm2-moe",
     "granite-moe-hybrid",
     "nemotron-h",
+    "afmoe",
+    "exaone-moe",
+    "deepseek-v32",
+    "glm-moe-dsa",
 ]
 
 QWEN3_MOE = {
@@ -192,6 +196,9 @@ def convert(sources: pathlib.Path, checkpoint: pathlib.Path, out: pathlib.Path, 
     base.TextModel._set_vocab_glm = base.TextModel._set_vocab_gpt2
     from conversion import glm
     glm.SolarOpenModel.set_vocab = base.TextModel._set_vocab_gpt2
+    # It asks for a tokenizer that adds the first token.
+    from conversion import deepseek
+    deepseek.DeepseekV32Model.set_vocab = base.TextModel._set_vocab_gpt2
     # It asks for the SentencePiece vocabulary that ERNIE-4.5 has.
     from conversion import ernie
     ernie.Ernie4_5Model.set_vocab = base.TextModel._set_vocab_gpt2

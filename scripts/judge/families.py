@@ -358,6 +358,33 @@ DEEPSEEK_V3 = Family("deepseek_v3", LATENT | {
 }, deepseek_v3)
 
 
+def deepseek_v32(rng):
+    changes = common(rng) | latent(rng) | positions(rng)
+    dense = rng.choice([0, 1, 2])
+    kinds = [rng.choice(["dense", "sparse"]) for _ in range(3)]
+    return changes | {
+        "q_lora_rank": rng.choice([20, 28]), "norm_topk_prob": rng.random() < 0.5, "rope_interleave": rng.choice([True, ABSENT]),
+        "index_head_dim": rng.choice([10, 16]), "index_n_heads": rng.choice([1, 3]), "index_topk": rng.choice([200, 1000]),
+    } | rng.choice([{"first_k_dense_replace": dense}, {"mlp_layer_types": kinds}, {"first_k_dense_replace": dense, "mlp_layer_types": kinds}])
+
+
+def glm_moe_dsa(rng):
+    shared = rng.choice([
+        {}, {"index_topk_freq": rng.choice([1, 2, 4]), "index_skip_topk_offset": rng.choice([1, 2, 3])},
+        {"indexer_types": ["full", rng.choice(["full", "shared"]), "shared"]}, {"index_topk_pattern": rng.choice(["FSS", "FFS", "FFF"])},
+    ])
+    return deepseek_v32(rng) | shared | {"head_dim": rng.choice([8, 24, ABSENT]), "qk_head_dim": ABSENT}
+
+
+DEEPSEEK_V32 = Family("deepseek_v32", {key: value for key, value in DEEPSEEK_V3.config.items() if key not in ("aux_loss_alpha", "seq_aux")} | {
+    "architectures": ["DeepseekV32ForCausalLM"], "index_head_dim": 16, "index_n_heads": 2, "index_topk": 256, "model_type": "deepseek_v32",
+}, deepseek_v32)
+GLM_MOE_DSA = Family("glm_moe_dsa", {key: value for key, value in DEEPSEEK_V32.config.items() if key not in ("rope_scaling", "rope_theta")} | {
+    "architectures": ["GlmMoeDsaForCausalLM"], "head_dim": 8, "index_skip_topk_offset": 2, "index_topk_freq": 1, "indexer_rope_interleave": True,
+    "model_type": "glm_moe_dsa", "qk_head_dim": 20, "rope_interleave": True, "rope_parameters": {"rope_theta": 1000000, "rope_type": "default"},
+}, glm_moe_dsa)
+
+
 def routed(rng):
     """DeepSeek-V3's experts beside ordinary attention."""
     groups, size = rng.choice([(1, 5), (1, 8), (3, 3), (4, 2), (5, 2), (2, 4)])
@@ -399,6 +426,53 @@ def dots1(rng):
 DOTS1 = Family("dots1", ROUTED | {
     "architectures": ["Dots1ForCausalLM"], "max_window_layers": 2, "model_type": "dots1", "sliding_window": None,
 }, dots1)
+
+
+def local_layers(rng):
+    """Layers with a window and RoPE, and layers with neither."""
+    layers = rng.choice([2, 3, 4])
+    kinds = ["sliding_attention", "full_attention"]
+    return {
+        "num_hidden_layers": layers, "layer_types": rng.choice([ABSENT, [rng.choice(kinds) for _ in range(layers)]]),
+        "sliding_window": rng.choice([1, 5, 33, 64]),
+    }
+
+
+def afmoe(rng):
+    return common(rng) | heads(rng) | positions(rng) | experts(rng, "num_experts") | local_layers(rng) | {
+        "global_attn_every_n_layers": rng.choice([1, 2, 4, ABSENT]), "moe_intermediate_size": rng.choice([10, 20]),
+        "mup_enabled": rng.choice([True, False, ABSENT]), "num_dense_layers": rng.choice([0, 1, 2]),
+        "num_shared_experts": rng.choice([1, 2, 3]), "route_scale": rng.choice([1.0, 2.826, 0.4]),
+    }
+
+
+AFMOE = Family("afmoe", SHARED | {
+    "architectures": ["AfmoeForCausalLM"], "attention_bias": False, "eos_token_id": 2, "global_attn_every_n_layers": 2, "head_dim": 16,
+    "hidden_size": 40, "intermediate_size": 48, "layer_types": ["sliding_attention", "full_attention"], "model_type": "afmoe",
+    "moe_intermediate_size": 20, "mup_enabled": True, "n_group": 1, "num_attention_heads": 4, "num_dense_layers": 1,
+    "num_expert_groups": 1, "num_experts": 5, "num_experts_per_tok": 2, "num_hidden_layers": 2, "num_key_value_heads": 2,
+    "num_limited_groups": 1, "num_shared_experts": 1, "rms_norm_eps": 1e-5, "rope_scaling": None, "rope_theta": 10000,
+    "route_norm": True, "route_scale": 2.826, "score_func": "sigmoid", "sliding_window": 24, "topk_group": 1, "torch_dtype": "float32",
+}, afmoe)
+
+
+def exaone_moe(rng):
+    changes = common(rng) | heads(rng) | positions(rng) | routed(rng) | local_layers(rng)
+    changes |= {"num_experts": changes.pop("n_routed_experts"), "num_shared_experts": changes.pop("n_shared_experts")}
+    if changes["layer_types"] == ABSENT:
+        changes["sliding_window_pattern"] = rng.choice([1, 2, 4, ABSENT])
+    dense = rng.choice([0, 1, 2])
+    kinds = [rng.choice(["dense", "sparse"]) for _ in range(changes["num_hidden_layers"])]
+    return changes | rng.choice([
+        {"first_k_dense_replace": dense}, {"first_k_dense_replace": dense, "mlp_layer_types": kinds}, {"mlp_layer_types": kinds},
+    ])
+
+
+EXAONE_MOE = Family("exaone_moe", {key: value for key, value in ROUTED.items() if not key.startswith("n_") and key != "attention_bias"} | {
+    "architectures": ["ExaoneMoeForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "layer_types": ["sliding_attention", "full_attention"],
+    "model_type": "exaone_moe", "n_group": 2, "num_experts": 6, "num_shared_experts": 1, "scoring_func": "sigmoid",
+    "sliding_window": 24, "sliding_window_pattern": "LG", "topk_method": "noaux_tc",
+}, exaone_moe)
 
 
 def minimax_m2(rng):
@@ -787,6 +861,6 @@ FAMILIES = {
         QWEN3_MOE, QWEN2_MOE, QWEN3_NEXT, QWEN3_5_MOE, QWEN3_5_MOE_TEXT, OLMOE, MIXTRAL, GRANITE, DEEPSEEK_V2,
         DEEPSEEK_V3, GLM, GEMMA4, GEMMA4_TEXT, GPT_OSS, GLM4_MOE, DOTS1, MINIMAX_M2, GRANITE_SHARED, ERNIE,
         LLAMA, MISTRAL, QWEN2, QWEN3, GRANITE_DENSE, GRANITE_HYBRID, NEMOTRON_H, GEMMA3, LFM2, LFM2_MOE,
-        SOLAR, QWEN3_VL, QWEN3_OMNI, KIMI, LING,
+        SOLAR, QWEN3_VL, QWEN3_OMNI, KIMI, LING, AFMOE, EXAONE_MOE, DEEPSEEK_V32, GLM_MOE_DSA,
     ]
 }

@@ -15,6 +15,7 @@ use crate::model_devices::ModelDevices;
 use crate::progress::Progress;
 use crate::speed::{best_threads, read_options};
 use crate::stores::open_store_for;
+use crate::words::context_note;
 use crate::{demo, hub, in_place, located, mapped, warnings};
 use nestling::engine::allocation::AllocationSummary;
 use nestling::engine::record::Recorder;
@@ -132,7 +133,7 @@ pub fn open_at(
     // Default: 0 if no context length was requested.
     let (asked, given) = (resources.ctx_size.unwrap_or(0), opened.context_length());
     if asked as usize > given {
-        console.warn(format_args!("-c {asked} is more than the model was trained for: {given}"));
+        console.warn(format_args!("-c {asked} is more than the model supports: {given}"));
     }
     warnings::of_level(model, opened.limits().level_max, console);
     let allocated = store.zip(opened.allocation());
@@ -181,8 +182,13 @@ fn load(
 ) -> std::result::Result<Model, EngineError> {
     let engine = Engine::new(engine_options(resources, devices)?)?;
     // A longer context is a warning once the model is open.
-    let trained = source.config()?.max_position_embeddings;
-    options.context_length = options.context_length.map(|length| length.min(trained));
+    let config = source.config()?;
+    let limit = config.max_position_embeddings;
+    let is_longer = options.context_length.is_some_and(|length| length > limit);
+    if let Some(note) = context_note(&config).filter(|_| is_longer) {
+        console.warn(format_args!("{note}"));
+    }
+    options.context_length = options.context_length.map(|length| length.min(limit));
     if let ModelSource::Store(store) = &source
         && is_streamed(store, options, engine.budget().total_bytes())
     {

@@ -1,7 +1,19 @@
 //! Text formatting for messages.
 
+use nestling::import::{ContextLimit, ModelConfig};
+
 /// Description of a model without experts.
 pub const DENSE: &str = "dense: all weights are read for every token";
+
+/// Describes why contexts are shorter than the model was trained for, if they are.
+pub fn context_note(config: &ModelConfig) -> Option<String> {
+    let ContextLimit::Selection { trained } = config.context_limit else { return None };
+    Some(format!(
+        "contexts are limited to {} tokens: in longer ones, up to the {trained} of its training, this model \
+         attends to selected tokens only, which is not supported",
+        config.max_position_embeddings
+    ))
+}
 
 /// Replaces control characters, which could move the cursor or reconfigure the terminal. Line breaks and tabs
 /// stay. Text from models, files, servers and errors is untrusted.

@@ -8,7 +8,7 @@ use nestling_formats::Level;
 use nestling_formats::store::MappedStore;
 use nestling_formats::store::Store;
 use nestling_import::checkpoint::Checkpoint;
-use nestling_import::{GenerationDefaults, ModelConfig, RopeScaling};
+use nestling_import::{ContextLimit, GenerationDefaults, ModelConfig, RopeScaling};
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::engine::Engine;
@@ -407,18 +407,23 @@ fn with_dual<B: Backend>(
     Ok((Box::new(runner), Some(dual)))
 }
 
-/// Refuses a context longer than the trained one, which the model's positions do not cover.
+/// Refuses a context longer than the trained one, which the model's positions do not cover, or longer than
+/// those in which sparse attention selects all positions.
 ///
 /// # Errors
 /// Fails with [`EngineError::Limit`].
 fn check_context_length(options: &ModelOptions, config: &ModelConfig) -> Result<(), EngineError> {
-    let trained = config.max_position_embeddings;
+    let limit = config.max_position_embeddings;
+    let what = match config.context_limit {
+        ContextLimit::Trained => "context_length",
+        ContextLimit::Selection { .. } => {
+            "context_length of a model whose sparse attention is supported only where it selects all positions"
+        }
+    };
     match options.context_length {
-        Some(length) if length > trained => Err(EngineError::Limit {
-            what: "context_length",
-            limit: trained as u64,
-            found: length as u64,
-        }),
+        Some(length) if length > limit => {
+            Err(EngineError::Limit { what, limit: limit as u64, found: length as u64 })
+        }
         _ => Ok(()),
     }
 }

@@ -89,9 +89,11 @@ impl ModelShape {
             }
             shape.feed_forward(config, layer, layer_config.feed_forward);
             if config.block_norms != BlockNorms::Before {
-                shape.norms_around(hidden, layer, layer_config.feed_forward);
+                shape.vector(FloatKind::PostAttentionNorm, Some(layer), hidden);
+                shape.vector(FloatKind::PostFeedForwardNorm, Some(layer), hidden);
             }
             if config.block_norms == BlockNorms::AroundScaled {
+                shape.norms_of_experts(hidden, layer, layer_config.feed_forward);
                 shape.vector(FloatKind::LayerScalar, Some(layer), 1);
             }
         }
@@ -270,10 +272,8 @@ impl ModelShape {
         }
     }
 
-    fn norms_around(&mut self, hidden: usize, layer: u32, feed_forward: FeedForward) {
+    fn norms_of_experts(&mut self, hidden: usize, layer: u32, feed_forward: FeedForward) {
         let at = Some(layer);
-        self.vector(FloatKind::PostAttentionNorm, at, hidden);
-        self.vector(FloatKind::PostFeedForwardNorm, at, hidden);
         if let FeedForward::Moe { shared, .. } = feed_forward {
             if shared.is_some() {
                 self.vector(FloatKind::PostSharedNorm, at, hidden);

@@ -29,9 +29,9 @@ fn refusal(config: &Value) -> String {
 
 #[test]
 fn keys_say_what_a_family_is_like() {
-    let more = json!({ "index_head_dim": 128, "index_topk": 2048 });
+    let more = json!({ "hc_mult": 4, "o_groups": 8 });
     let error = refusal(&unknown("deepseek-v3", &more));
-    let expected = "(as deepseek_v3, but for the keys `index_head_dim`, `index_topk`; supported: ";
+    let expected = "(as deepseek_v3, but for the keys `hc_mult`, `o_groups`; supported: ";
     assert!(error.contains("\"of_the_future\"") && error.contains(expected), "{error}");
     for (family, model_type) in [
         ("glm4-moe", "glm4_moe"),
@@ -84,7 +84,7 @@ fn folder(family: &str, more: &Value) -> tempfile::TempDir {
 fn tensors_say_by_what_it_differs() {
     let opened =
         |folder: &tempfile::TempDir| Checkpoint::open(folder.path()).unwrap_err().to_string();
-    let same = folder("deepseek-v3", &json!({ "index_topk": 2048 }));
+    let same = folder("deepseek-v3", &json!({ "hc_mult": 4 }));
     let error = opened(&same);
     assert!(error.contains("(with the same tensors; as deepseek_v3, but for the keys"), "{error}");
     // Norms per head exist although the configuration disables them.

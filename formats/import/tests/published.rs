@@ -8,13 +8,16 @@ use serde_json::Value;
 
 /// File name, and the number of parameters in billions: the publisher's or one counted by hand, as
 /// `data/published/README.md` says.
-const MODELS: [(&str, f64); 42] = [
+const MODELS: [(&str, f64); 46] = [
     ("DeepSeek-V2-Lite", 15.7),
     ("DeepSeek-V3", 671.0),
+    ("DeepSeek-V3.2", 671.0),
     ("ERNIE-4.5-21B-A3B-PT", 21.8),
     ("GLM-4.5-Air", 106.85),
     ("GLM-4.7", 355.0),
     ("GLM-4.7-Flash", 29.94),
+    ("GLM-5.3", 743.2),
+    ("K-EXAONE-236B-A23B", 236.57),
     ("Kimi-K2-Instruct", 1026.4),
     ("LFM2-1.2B", 1.17),
     ("LFM2-8B-A1B", 8.34),
@@ -40,6 +43,7 @@ const MODELS: [(&str, f64); 42] = [
     ("Ring-mini-2.0", 16.26),
     ("SmolLM2-135M-Instruct", 0.1345),
     ("Solar-Open-100B", 102.6),
+    ("Trinity-Mini", 26.12),
     ("dots.llm1.inst", 142.0),
     ("gemma-4-26B-A4B", 25.2),
     ("gpt-oss-120b", 116.83),

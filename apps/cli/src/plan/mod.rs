@@ -19,7 +19,7 @@ use crate::memory::memory_budget;
 use crate::opened::{context_length, kv_dtype};
 use crate::speed::Machine;
 use crate::subject::Subject;
-use crate::words::DENSE;
+use crate::words::{DENSE, context_note};
 use nestling::engine::{ModelOptions, PlannedResidence};
 use nestling::formats::Level;
 use nestling_plan::plan::{Demand, Forecast, LevelMix, bytes_for, mean_level_for};
@@ -138,6 +138,9 @@ fn as_text(
     text += &line("program", memory.program_bytes, 0, String::new());
     text += &line("in all", memory.total_bytes(), 0, String::new());
     text += "\n";
+    if let Some(note) = context_note(&subject.config) {
+        text += &(note + "\n\n");
+    }
     text += &machine_text(machine, &answer.demand);
     if question.gpu.is_some() {
         text +=
@@ -337,6 +340,7 @@ fn as_json(
             "program_bytes": memory.program_bytes,
             "total_bytes": memory.total_bytes(),
             "context_length": memory.context_length,
+            "context_note": context_note(&question.subject.config),
         },
         "machine": machine.as_json(),
         "experts_measured": answer.demand.is_measured,

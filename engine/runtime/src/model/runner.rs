@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use nestling_formats::memory::try_with_capacity;
-use nestling_import::{FeedForward, ModelConfig, TokenMixer};
+use nestling_import::{ContextLimit, FeedForward, ModelConfig, TokenMixer};
 
 use super::activations::Activations;
 use super::layer::Step;
@@ -131,7 +131,7 @@ impl<B: Backend> Runner<B> {
         let config = source.config();
         let rows_max = options.rows_max.clamp(1, backend.limits().rows_max.max(1));
         check_limits(config, &backend)?;
-        let context_max = options.context_max.unwrap_or(config.max_position_embeddings);
+        let context_max = context_max(options, config);
         let pages = options.kv_pages.unwrap_or(pages_for(context_max));
         let state_bytes = StateShape::model_state_bytes(config);
         let states = match state_bytes {
@@ -299,6 +299,17 @@ impl<B: Backend> Runner<B> {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// Returns the maximum length of contexts: the requested one, but none in which sparse attention would not select
+/// all positions.
+fn context_max(options: &RunnerOptions, config: &ModelConfig) -> usize {
+    let limit = config.max_position_embeddings;
+    let requested = options.context_max.unwrap_or(limit);
+    match config.context_limit {
+        ContextLimit::Trained => requested,
+        ContextLimit::Selection { .. } => requested.min(limit),
     }
 }
 

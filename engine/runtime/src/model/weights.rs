@@ -527,9 +527,11 @@ impl<B: Backend> Loader<'_, B> {
         if config.block_norms == BlockNorms::Before {
             return Ok(None);
         }
-        let (mixture, shared) = match feed_forward {
-            FeedForwardConfig::Absent | FeedForwardConfig::Dense { .. } => (false, false),
-            FeedForwardConfig::Moe { shared, .. } => (true, shared.is_some()),
+        let (mixture, shared) = match (config.block_norms, feed_forward) {
+            (BlockNorms::AroundScaled, FeedForwardConfig::Moe { shared, .. }) => {
+                (true, shared.is_some())
+            }
+            _ => (false, false),
         };
         let hidden = config.hidden_size;
         let mut norm = |kind| floats.upload(self.backend, kind, hidden);

@@ -60,16 +60,20 @@ macro_rules! calibration {
     };
 }
 
+family!(afmoe, "afmoe");
 family!(bailing_moe_v2, "bailing-moe-v2");
 family!(deepseek_v2, "deepseek-v2");
 family!(deepseek_v2_lite, "deepseek-v2-lite");
 family!(deepseek_v3, "deepseek-v3");
+family!(deepseek_v32, "deepseek-v32");
 family!(dots1, "dots1");
 family!(ernie4_5_moe, "ernie4-5-moe");
+family!(exaone_moe, "exaone-moe");
 family!(glm4_moe, "glm4-moe");
 family!(glm4_moe_lite, "glm4-moe-lite");
 family!(gemma3, "gemma3");
 family!(gemma4, "gemma4");
+family!(glm_moe_dsa, "glm-moe-dsa");
 family!(gpt_oss_mxfp4, "gpt-oss");
 family!(gpt_oss_bf16, "gpt-oss-bf16");
 family!(granite, "granite");
@@ -101,16 +105,20 @@ family!(qwen3_vl_moe, "qwen3-vl-moe");
 family!(solar_open, "solar-open");
 
 calibration! {
+    afmoe: "afmoe",
     #[ignore = "slow"] bailing_moe_v2: "bailing-moe-v2",
     #[ignore = "slow"] deepseek_v2: "deepseek-v2",
     #[ignore = "slow"] deepseek_v2_lite: "deepseek-v2-lite",
     deepseek_v3: "deepseek-v3",
+    #[ignore = "slow"] deepseek_v32: "deepseek-v32",
     #[ignore = "slow"] dots1: "dots1",
     #[ignore = "slow"] ernie4_5_moe: "ernie4-5-moe",
+    #[ignore = "slow"] exaone_moe: "exaone-moe",
     #[ignore = "slow"] glm4_moe: "glm4-moe",
     #[ignore = "slow"] glm4_moe_lite: "glm4-moe-lite",
     gemma3: "gemma3",
     gemma4: "gemma4",
+    #[ignore = "slow"] glm_moe_dsa: "glm-moe-dsa",
     gpt_oss_mxfp4: "gpt-oss",
     #[ignore = "slow"] gpt_oss_bf16: "gpt-oss-bf16",
     #[ignore = "slow"] granite: "granite",

@@ -30,16 +30,20 @@ macro_rules! families {
 }
 
 families! {
+    afmoe: "afmoe",
     bailing_moe_v2: "bailing-moe-v2",
     deepseek_v2: "deepseek-v2",
     deepseek_v2_lite: "deepseek-v2-lite",
     deepseek_v3: "deepseek-v3",
+    deepseek_v32: "deepseek-v32",
     dots1: "dots1",
     ernie4_5_moe: "ernie4-5-moe",
+    exaone_moe: "exaone-moe",
     gemma3: "gemma3",
     gemma4: "gemma4",
     glm4_moe: "glm4-moe",
     glm4_moe_lite: "glm4-moe-lite",
+    glm_moe_dsa: "glm-moe-dsa",
     gpt_oss: "gpt-oss",
     gpt_oss_bf16: "gpt-oss-bf16",
     granite: "granite",
@@ -121,13 +125,17 @@ fn in_pieces(runner: &mut dyn ModelRunner, tokens: &[u32], piece: usize) -> Vec<
 /// Cases that are slow without a real device. Their operations are covered by other families and by the CPU's
 /// tests of all families.
 pub const SLOW: &[&str] = &[
+    "families::afmoe",
     "families::bailing_moe_v2",
     "families::deepseek_v2",
     "families::deepseek_v2_lite",
+    "families::deepseek_v32",
     "families::dots1",
     "families::ernie4_5_moe",
+    "families::exaone_moe",
     "families::glm4_moe",
     "families::glm4_moe_lite",
+    "families::glm_moe_dsa",
     "families::gpt_oss_bf16",
     "families::granite_moe_bias",
     "families::granite_moe_shared",

@@ -3,6 +3,8 @@
 /// A model family, with one interpretation of `config.json` and one tensor naming scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Architecture {
+    /// `AfmoeForCausalLM`: Trinity.
+    Afmoe,
     /// `BailingMoeV2ForCausalLM`: Ling 2.0 and Ring 2.0.
     BailingMoeV2,
     /// `Qwen3MoeForCausalLM`.
@@ -39,10 +41,16 @@ pub enum Architecture {
     DeepseekV3,
     /// `DeepseekV3ForCausalLM` with the model type `kimi_k2`.
     KimiK2,
+    /// `DeepseekV32ForCausalLM`.
+    DeepseekV32,
+    /// `GlmMoeDsaForCausalLM`: GLM-5.
+    GlmMoeDsa,
     /// `Dots1ForCausalLM`.
     Dots1,
     /// `Ernie4_5_MoeForCausalLM`.
     Ernie45Moe,
+    /// `ExaoneMoeForCausalLM`: K-EXAONE.
+    ExaoneMoe,
     /// `SolarOpenForCausalLM`.
     SolarOpen,
     /// `Lfm2ForCausalLM`, dense.

@@ -1,8 +1,6 @@
 //! GLM-4.7-Flash: latent attention, sigmoid scores with a selection bias, and expert groups. The multi-token
 //! prediction layer is ignored.
 
-use serde_json::Value;
-
 use super::keys::{self, Parts};
 use super::{Architecture, Family, ModelConfig, Multipliers, latent, routed};
 use crate::ImportError;
@@ -73,20 +71,10 @@ pub(super) fn refuse_unread(fields: &Fields) -> Result<(), ImportError> {
 /// Returns whether each layer is dense, from `mlp_layer_types` or else from the number of dense layers.
 fn dense_layers(fields: &Fields) -> Result<Vec<bool>, ImportError> {
     let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
-    let wrong = || fields.wrong(LAYER_TYPES, format!("{count} times dense or sparse"));
-    match fields.get(LAYER_TYPES) {
-        Some(Value::Array(types)) if types.len() == count => types
-            .iter()
-            .map(|kind| match kind.as_str() {
-                Some("dense") => Ok(true),
-                Some("sparse") => Ok(false),
-                _ => Err(wrong()),
-            })
-            .collect(),
-        Some(_) => Err(wrong()),
-        None => {
-            let dense = keys::count(fields, DENSE_LAYERS, MAX_LAYERS)?.unwrap_or(1);
-            Ok((0..count).map(|layer| layer < dense).collect())
-        }
+    if let Some(dense) = routed::dense_by_type(fields)? {
+        return Ok(dense);
     }
+    // Default: one dense layer, as in transformers.
+    let dense = keys::count(fields, DENSE_LAYERS, MAX_LAYERS)?.unwrap_or(1);
+    Ok((0..count).map(|layer| layer < dense).collect())
 }

@@ -4,9 +4,9 @@ use serde_json::Value;
 
 use super::rope::RotatedPart;
 use super::{
-    Activation, Architecture, AttentionBias, AttentionConfig, BlockNorms, ExpertBias, ExpertFormat,
-    FeedForward, LayerConfig, ModelConfig, Multipliers, OutputGate, QkNorm, RopeConfig, RopePairs,
-    RouterConfig, SharedExpert, Sinks, TokenMixer, ValueNorm, ValueSource,
+    Activation, Architecture, AttentionBias, AttentionConfig, BlockNorms, ContextLimit, ExpertBias,
+    ExpertFormat, FeedForward, LayerConfig, ModelConfig, Multipliers, OutputGate, QkNorm,
+    RopeConfig, RopePairs, RouterConfig, SharedExpert, Sinks, TokenMixer, ValueNorm, ValueSource,
 };
 use crate::ImportError;
 use crate::json::Fields;
@@ -157,6 +157,7 @@ pub(super) fn model(fields: &Fields, parts: Parts) -> Result<ModelConfig, Import
         hidden_size: fields.required_size("hidden_size", MAX_WIDTH)?,
         num_hidden_layers: parts.layers.len(),
         max_position_embeddings: fields.required_size("max_position_embeddings", MAX_POSITIONS)?,
+        context_limit: ContextLimit::Trained,
         rms_norm_eps: epsilon(fields)?,
         tie_word_embeddings: fields.boolean("tie_word_embeddings")?.unwrap_or(false),
         multipliers: parts.multipliers,
@@ -228,11 +229,16 @@ pub(super) fn silu(fields: &Fields) -> Result<(), ImportError> {
 }
 
 pub(super) fn full_attention(fields: &Fields) -> Result<(), ImportError> {
+    attention_of_kind(fields, "full_attention")
+}
+
+/// Rejects layers of another kind than the given one.
+pub(super) fn attention_of_kind(fields: &Fields, only: &str) -> Result<(), ImportError> {
     let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
     match fields.get("layer_types") {
         None => Ok(()),
-        Some(Value::Array(types)) if types.iter().any(|kind| kind != "full_attention") => {
-            Err(fields.unsupported("layer_types", "supported: full_attention"))
+        Some(Value::Array(types)) if types.iter().any(|kind| kind != only) => {
+            Err(fields.unsupported("layer_types", &format!("supported: {only}")))
         }
         Some(Value::Array(types)) if types.len() == count => Ok(()),
         Some(_) => Err(fields.wrong("layer_types", format!("a list of {count}"))),

@@ -42,6 +42,25 @@ impl LatentConfig {
 const LATENT_NORM_EPS: f32 = 1e-6;
 
 pub(super) fn attention(fields: &Fields, pairs: RopePairs) -> Result<LatentConfig, ImportError> {
+    let rope_dim = fields.required_size("qk_rope_head_dim", MAX_HEAD_DIM)?;
+    refuse_other_size(fields, "head_dim", rope_dim)?;
+    attention_of_parts(fields, pairs)
+}
+
+fn refuse_other_size(fields: &Fields, key: &str, expected: usize) -> Result<(), ImportError> {
+    match fields.size(key, 2 * MAX_HEAD_DIM)? {
+        Some(found) if found != expected => {
+            Err(fields.wrong(key, format!("{expected}, or no such key")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Reads [`attention`], whatever `head_dim` says.
+pub(super) fn attention_of_parts(
+    fields: &Fields,
+    pairs: RopePairs,
+) -> Result<LatentConfig, ImportError> {
     for key in ["attention_bias", "mlp_bias"] {
         if fields.boolean(key)? == Some(true) {
             return Err(fields.unsupported(key, "supported: false"));
@@ -57,11 +76,7 @@ pub(super) fn attention(fields: &Fields, pairs: RopePairs) -> Result<LatentConfi
         return Err(fields.wrong("qk_rope_head_dim", "an even number"));
     }
     let nope_dim = fields.required_size("qk_nope_head_dim", MAX_HEAD_DIM)?;
-    for (key, expected) in [("head_dim", rope_dim), ("qk_head_dim", nope_dim + rope_dim)] {
-        if fields.size(key, 2 * MAX_HEAD_DIM)?.is_some_and(|found| found != expected) {
-            return Err(fields.wrong(key, format!("{expected}, or no such key")));
-        }
-    }
+    refuse_other_size(fields, "qk_head_dim", nope_dim + rope_dim)?;
     let rope = keys::rope(fields, rope_dim)?;
     // Queries and keys are each multiplied by a magnitude if YaRN scales the frequencies.
     let magnitude = match &rope.scaling {
@@ -89,7 +104,17 @@ pub(super) fn layers(
     attention: LatentConfig,
     is_dense: impl Fn(usize) -> bool,
 ) -> Result<Vec<LayerConfig>, ImportError> {
-    keys::full_attention(fields)?;
+    layers_of_kind(fields, "full_attention", attention, is_dense)
+}
+
+/// Returns [`layers`] whose kind has another name.
+pub(super) fn layers_of_kind(
+    fields: &Fields,
+    kind: &str,
+    attention: LatentConfig,
+    is_dense: impl Fn(usize) -> bool,
+) -> Result<Vec<LayerConfig>, ImportError> {
+    keys::attention_of_kind(fields, kind)?;
     let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
     routed::refuse_sparser(fields)?;
     let mixer = TokenMixer::Latent(attention);

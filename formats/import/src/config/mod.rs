@@ -5,14 +5,18 @@
 //! [`ModelConfig`].
 
 mod activation;
+mod afmoe;
 mod architecture;
 mod bailing_moe_v2;
+mod context_limit;
 mod deepseek_v2;
 mod deepseek_v3;
+mod deepseek_v32;
 mod defaults;
 mod delta_net;
 mod dots1;
 mod ernie4_5_moe;
+mod exaone_moe;
 mod gemma3;
 mod gemma4;
 mod generation;
@@ -53,6 +57,7 @@ use crate::limits::MAX_CONFIG_BYTES;
 
 pub use activation::Activation;
 pub use architecture::Architecture;
+pub use context_limit::ContextLimit;
 pub use delta_net::DeltaNetConfig;
 pub use generation::GenerationDefaults;
 pub use latent::LatentConfig;
@@ -85,10 +90,14 @@ const FAMILIES: &[Family] = &[
     deepseek_v2::FAMILY,
     deepseek_v3::FAMILY,
     deepseek_v3::KIMI_FAMILY,
+    deepseek_v32::FAMILY,
+    deepseek_v32::GLM_FAMILY,
     bailing_moe_v2::FAMILY,
     bailing_moe_v2::OLD_FAMILY,
+    afmoe::FAMILY,
     dots1::FAMILY,
     ernie4_5_moe::FAMILY,
+    exaone_moe::FAMILY,
     glm4_moe::FAMILY,
     glm4_moe_lite::FAMILY,
     gemma3::TEXT_FAMILY,
@@ -422,7 +431,7 @@ impl LayerConfig {
 pub enum BlockNorms {
     /// Norms before each part.
     Before,
-    /// Norms before and after each part (Gemma 3).
+    /// Norms before and after each part (Gemma 3, Trinity). A mixture is one part, shared expert included.
     Around,
     /// The same with separate norms of experts, and a scalar for the layer's output (Gemma 4).
     AroundScaled,
@@ -439,8 +448,10 @@ pub struct ModelConfig {
     pub hidden_size: usize,
     /// Number of layers.
     pub num_hidden_layers: usize,
-    /// Context length of the training in positions.
+    /// Maximum length of contexts in positions.
     pub max_position_embeddings: usize,
+    /// Reason for `max_position_embeddings`.
+    pub context_limit: ContextLimit,
     /// Epsilon of the RMSNorms.
     pub rms_norm_eps: f32,
     /// True if the head is tied to the embedding.

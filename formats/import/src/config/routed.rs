@@ -1,6 +1,8 @@
 //! MoE keys introduced by DeepSeek and used by many families: `n_routed_experts`, `n_shared_experts`, expert
 //! groups and sigmoid scores.
 
+use serde_json::Value;
+
 use super::keys;
 use super::{
     AttentionConfig, ExpertGroups, ExpertVector, FeedForward, GroupScore, LayerConfig,
@@ -23,6 +25,30 @@ pub(super) fn dense_layers(fields: &Fields) -> Result<impl Fn(usize) -> bool + u
     // Default: 0, as in transformers, if its table has no default.
     let dense = keys::count(fields, "first_k_dense_replace", MAX_LAYERS)?.unwrap_or(0);
     Ok(move |layer| layer < dense)
+}
+
+/// Returns whether each layer is dense, from `mlp_layer_types` or else from `first_k_dense_replace`.
+pub(super) fn dense_by_layer(fields: &Fields) -> Result<Vec<bool>, ImportError> {
+    let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
+    match dense_by_type(fields)? {
+        Some(dense) => Ok(dense),
+        None => Ok((0..count).map(dense_layers(fields)?).collect()),
+    }
+}
+
+/// Returns whether each layer is dense, from `mlp_layer_types` if the key is present.
+pub(super) fn dense_by_type(fields: &Fields) -> Result<Option<Vec<bool>>, ImportError> {
+    const KEY: &str = "mlp_layer_types";
+    let count = fields.required_size("num_hidden_layers", MAX_LAYERS)?;
+    let Some(types) = fields.get(KEY) else { return Ok(None) };
+    let wrong = || fields.wrong(KEY, format!("{count} times dense or sparse"));
+    let types = types.as_array().filter(|types| types.len() == count).ok_or_else(wrong)?;
+    let is_dense = |kind: &Value| match kind.as_str() {
+        Some("dense") => Ok(true),
+        Some("sparse") => Ok(false),
+        _ => Err(wrong()),
+    };
+    types.iter().map(is_dense).collect::<Result<_, _>>().map(Some)
 }
 
 /// Rejects mixtures that skip layers after the dense ones.
@@ -60,7 +86,8 @@ pub(super) fn mixture(fields: &Fields) -> Result<FeedForward, ImportError> {
     mixture_of(fields, &NAMES)
 }
 
-fn mixture_of(fields: &Fields, names: &Names) -> Result<FeedForward, ImportError> {
+/// Reads [`mixture`] with family-specific keys.
+pub(super) fn mixture_of(fields: &Fields, names: &Names) -> Result<FeedForward, ImportError> {
     let width = fields.required_size("moe_intermediate_size", MAX_WIDTH)?;
     let shared = match keys::count(fields, names.shared, MAX_EXPERTS)? {
         None | Some(0) => None,
@@ -78,12 +105,20 @@ fn mixture_of(fields: &Fields, names: &Names) -> Result<FeedForward, ImportError
 
 /// Reads a router with sigmoid scores, a selection bias, and groups ranked by their two best experts.
 pub(super) fn sigmoid_router(fields: &Fields) -> Result<RouterConfig, ImportError> {
+    sigmoid_router_of(fields, groups(fields, GroupScore::TwoBest)?)
+}
+
+/// Reads [`sigmoid_router`] with groups from family-specific keys.
+pub(super) fn sigmoid_router_of(
+    fields: &Fields,
+    groups: Option<ExpertGroups>,
+) -> Result<RouterConfig, ImportError> {
     for (key, only) in [("scoring_func", "sigmoid"), ("topk_method", "noaux_tc")] {
         if fields.text(key)?.is_some_and(|found| found != only) {
             return Err(fields.unsupported(key, &format!("supported: {only}")));
         }
     }
-    sigmoids(fields, groups(fields, GroupScore::TwoBest)?)
+    sigmoids(fields, groups)
 }
 
 /// Returns a router with sigmoid scores and a selection bias, restricted to the given groups.

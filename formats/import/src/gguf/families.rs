@@ -44,13 +44,16 @@ pub const KNOWN: &[&str] = &[
     "expert_group_used_count",
 ];
 
-/// Keys of families with latent attention.
+/// Keys of families with latent attention. Only DeepSeek-V3.2 and GLM-5 have an indexer.
 const LATENT: &[Key] = &[
     Key::Same("feed_forward_length", "intermediate_size"),
     Key::Same("expert_count", "n_routed_experts"),
     Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
     Key::Same("attention.kv_lora_rank", "kv_lora_rank"),
     Key::Optional("attention.q_lora_rank", "q_lora_rank"),
+    Key::Optional("attention.indexer.head_count", "index_n_heads"),
+    Key::Optional("attention.indexer.key_length", "index_head_dim"),
+    Key::Optional("attention.indexer.top_k", "index_topk"),
     Key::Same("leading_dense_block_count", "first_k_dense_replace"),
     Key::Optional("expert_shared_count", "n_shared_experts"),
     Key::Optional("expert_weights_scale", "routed_scaling_factor"),
@@ -67,8 +70,12 @@ const CONVOLVED: Key = Key::HeadsByLayer(
 );
 
 /// Keys of families with latent attention that are handled separately.
-const LATENT_KNOWN: &[&str] =
-    &["attention.key_length_mla", "attention.value_length_mla", "rope.scaling.yarn_log_multiplier"];
+const LATENT_KNOWN: &[&str] = &[
+    "attention.key_length_mla",
+    "attention.value_length_mla",
+    "rope.scaling.yarn_log_multiplier",
+    "attention.indexer.types",
+];
 
 /// Values of families with latent attention for absent keys.
 const LATENT_ABSENT: &[(&str, Fixed)] = &[
@@ -77,6 +84,30 @@ const LATENT_ABSENT: &[(&str, Fixed)] = &[
     ("routed_scaling_factor", Fixed::Whole(1)),
     ("n_group", Fixed::Whole(1)),
 ];
+
+/// The same for families with an indexer, whose sizes every file has.
+const SPARSE_ABSENT: &[(&str, Fixed)] = &[
+    ("q_lora_rank", Fixed::Null),
+    ("index_n_heads", Fixed::Null),
+    ("index_head_dim", Fixed::Null),
+    ("index_topk", Fixed::Null),
+    ("n_shared_experts", Fixed::Whole(0)),
+    ("routed_scaling_factor", Fixed::Whole(1)),
+    ("n_group", Fixed::Whole(1)),
+];
+
+/// DeepSeek-V3.2, also the base of GLM-5.
+const SPARSE: Family = Family {
+    gguf: "deepseek32",
+    model_type: "deepseek_v32",
+    class: "DeepseekV32ForCausalLM",
+    keys: LATENT,
+    fixed: &[SILU, ("norm_topk_prob", Fixed::Bool(false))],
+    absent: SPARSE_ABSENT,
+    ignored: LATENT_KNOWN,
+    gating: SIGMOID,
+    ..PLAIN
+};
 
 /// A published model whose files lack group keys, because llama.cpp added them in October 2025.
 pub struct GroupedModel {
@@ -152,6 +183,38 @@ const QWEN3: Family = Family {
 /// All supported families.
 pub const FAMILIES: &[Family] = &[
     QWEN3,
+    Family {
+        gguf: "afmoe",
+        model_type: "afmoe",
+        class: "AfmoeForCausalLM",
+        keys: &[
+            Key::Same("feed_forward_length", "intermediate_size"),
+            Key::Same("expert_count", "num_experts"),
+            Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
+            Key::Same("attention.sliding_window", "sliding_window"),
+            Key::Kinds(PATTERN, "layer_types", ["full_attention", "sliding_attention"]),
+            Key::Optional("leading_dense_block_count", "num_dense_layers"),
+            Key::Optional("expert_shared_count", "num_shared_experts"),
+            Key::Optional("expert_weights_scale", "route_scale"),
+            Key::Optional("expert_group_count", "n_group"),
+            Key::Optional("expert_group_used_count", "topk_group"),
+        ],
+        fixed: &[
+            SILU,
+            ("attention_bias", Fixed::Bool(false)),
+            ("global_attn_every_n_layers", Fixed::Whole(4)),
+            ("mup_enabled", Fixed::Bool(true)),
+        ],
+        absent: &[
+            ("num_dense_layers", Fixed::Whole(0)),
+            ("num_shared_experts", Fixed::Whole(0)),
+            ("route_scale", Fixed::Whole(1)),
+            // llama.cpp normalizes the weights only if the file says so.
+            ("norm_topk_prob", Fixed::Bool(false)),
+        ],
+        gating: SIGMOID,
+        ..PLAIN
+    },
     Family {
         gguf: "olmoe",
         model_type: "olmoe",
@@ -284,6 +347,8 @@ pub const FAMILIES: &[Family] = &[
         gating: SIGMOID,
         ..PLAIN
     },
+    SPARSE,
+    Family { gguf: "glm-dsa", model_type: "glm_moe_dsa", class: "GlmMoeDsaForCausalLM", ..SPARSE },
     Family {
         gguf: "glm4moe",
         model_type: "glm4_moe",
@@ -387,6 +452,38 @@ pub const FAMILIES: &[Family] = &[
         ],
         // llama.cpp's converter writes this key as the width of the shared experts.
         ignored: &["expert_shared_feed_forward_length"],
+        ..PLAIN
+    },
+    Family {
+        gguf: "exaone-moe",
+        model_type: "exaone_moe",
+        class: "ExaoneMoeForCausalLM",
+        keys: &[
+            Key::Same("feed_forward_length", "intermediate_size"),
+            Key::Same("expert_count", "num_experts"),
+            Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
+            Key::Same("attention.sliding_window", "sliding_window"),
+            Key::Kinds(PATTERN, "layer_types", ["full_attention", "sliding_attention"]),
+            Key::Optional("leading_dense_block_count", "first_k_dense_replace"),
+            Key::Optional("expert_shared_count", "num_shared_experts"),
+            Key::Optional("expert_weights_scale", "routed_scaling_factor"),
+            Key::Optional("expert_group_count", "n_group"),
+            Key::Optional("expert_group_used_count", "topk_group"),
+        ],
+        fixed: &[
+            SILU,
+            ("norm_topk_prob", Fixed::Bool(false)),
+            ("sliding_window_pattern", Fixed::Whole(4)),
+        ],
+        absent: &[
+            ("first_k_dense_replace", Fixed::Whole(0)),
+            ("num_shared_experts", Fixed::Whole(0)),
+            ("routed_scaling_factor", Fixed::Whole(1)),
+            ("n_group", Fixed::Whole(1)),
+            ("topk_group", Fixed::Whole(1)),
+        ],
+        ignored: &["expert_shared_feed_forward_length"],
+        gating: SIGMOID,
         ..PLAIN
     },
     Family {

@@ -11,14 +11,21 @@ const MIXERS: Key = Key::HeadsByLayer(
     ["linear_attention", "full_attention"],
 );
 
+/// Files have one of two epsilons.
+const RMS_EPSILON: Key = Key::Optional("attention.layer_norm_rms_epsilon", "rms_norm_eps");
+const EPSILON: Key = Key::Optional("attention.layer_norm_epsilon", "layer_norm_epsilon");
+
 const KEYS: &[Key] = &[
     MIXERS,
+    RMS_EPSILON,
+    EPSILON,
     Key::WidthsByLayer("feed_forward_length", "moe_intermediate_size", "layers_block_type", "moe"),
     Key::Same("expert_count", "n_routed_experts"),
     Key::Same("expert_shared_feed_forward_length", "moe_shared_expert_intermediate_size"),
     Key::Same("expert_shared_count", "n_shared_experts"),
     Key::Optional("expert_weights_scale", "routed_scaling_factor"),
     Key::Optional("expert_group_count", "n_group"),
+    Key::Optional("expert_group_used_count", "topk_group"),
     Key::Optional("moe_latent_size", "moe_latent_size"),
     Key::Same("ssm.conv_kernel", "conv_kernel"),
     Key::Same("ssm.state_size", "ssm_state_size"),
@@ -29,6 +36,8 @@ const KEYS: &[Key] = &[
 
 const DENSE_KEYS: &[Key] = &[
     MIXERS,
+    RMS_EPSILON,
+    EPSILON,
     Key::WidthsByLayer("feed_forward_length", "intermediate_size", "layers_block_type", "mlp"),
     Key::Same("ssm.conv_kernel", "conv_kernel"),
     Key::Same("ssm.state_size", "ssm_state_size"),
@@ -47,7 +56,7 @@ pub const MOE: Family = Family {
     // Without the number of chosen groups there is but one group.
     absent: &[("routed_scaling_factor", Fixed::Whole(1)), ("topk_group", Fixed::Null)],
     present: &[("attn_output.bias", "attention_bias"), ("ssm_conv1d.bias", "use_conv_bias")],
-    ignored: &["expert_feed_forward_length", "attention.layer_norm_epsilon"],
+    ignored: &["expert_feed_forward_length"],
     gating: SIGMOID,
     ..family::PLAIN
 };
@@ -60,7 +69,7 @@ pub const DENSE: Family = Family {
     keys: DENSE_KEYS,
     fixed: &[("use_bias", Fixed::Bool(false))],
     present: &[("attn_output.bias", "attention_bias"), ("ssm_conv1d.bias", "use_conv_bias")],
-    ignored: &["expert_count", "expert_used_count", "attention.layer_norm_epsilon"],
+    ignored: &["expert_count", "expert_used_count"],
     is_dense: true,
     ..family::PLAIN
 };

@@ -1,8 +1,8 @@
 //! Tensor names of DeepSeek-V2 and V3, which many families use. The up-projections of keys and values from
 //! the latent are one tensor, interleaved by head.
 
-use super::is_redundant_or_beyond;
 use super::{FloatSource, Naming, Runs, TensorSlice, attention_matrix, float_with, table};
+use super::{is_redundant, is_redundant_or_beyond};
 use crate::config::{LatentConfig, ModelConfig, TokenMixer};
 use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 
@@ -21,6 +21,26 @@ pub(super) const ERNIE: Naming = Naming {
     is_redundant: |config, name| {
         is_redundant_or_beyond(config, name) || name.starts_with("model.mtp_")
     },
+    ..NAMING
+};
+
+/// Names of DeepSeek-V3.2 and GLM-5. The indexer selects all positions of the supported contexts.
+pub(super) const SPARSE: Naming = Naming {
+    is_redundant: |config, name| {
+        is_redundant_or_beyond(config, name) || name.contains(".self_attn.indexer.")
+    },
+    ..NAMING
+};
+
+/// Names of K-EXAONE, with another name of the selection bias and a separate multi-token prediction part.
+pub(super) const EXAONE: Naming = Naming {
+    float: |config, id| match id {
+        FloatId { kind: FloatKind::RouterBias, layer: Some(layer) } => {
+            Some(FloatSource::kept(format!("model.layers.{layer}.mlp.e_score_correction_bias")))
+        }
+        _ => float(config, id),
+    },
+    is_redundant: |config, name| is_redundant(config, name) || name.starts_with("mtp."),
     ..NAMING
 };
 

@@ -13,6 +13,8 @@ pub fn naming(architecture: Architecture) -> Naming {
         architecture if turns_adjacent(architecture) => by_halves,
         Architecture::DeepseekV2
         | Architecture::DeepseekV3
+        | Architecture::DeepseekV32
+        | Architecture::GlmMoeDsa
         | Architecture::KimiK2
         | Architecture::Glm4MoeLite => latent,
         Architecture::Qwen3Next | Architecture::Qwen35Moe => {
@@ -63,6 +65,7 @@ fn slice(config: &ModelConfig, id: MatrixId) -> Option<TensorSlice> {
     };
     let part = match id.kind {
         MatrixKind::Query => "attn_q",
+        MatrixKind::QueryGate => "attn_gate",
         MatrixKind::QueryDown => "attn_q_a",
         MatrixKind::QueryUp => "attn_q_b",
         MatrixKind::LatentDown => "attn_kv_a_mqa",
@@ -273,6 +276,11 @@ fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
 fn is_redundant(config: &ModelConfig, name: &str) -> bool {
     let divided = [Architecture::Gemma4, Architecture::Llama].contains(&config.architecture);
     if divided && name == FREQUENCY_FACTORS {
+        return true;
+    }
+    // The indexer selects all positions of the supported contexts.
+    let sparse = [Architecture::DeepseekV32, Architecture::GlmMoeDsa];
+    if sparse.contains(&config.architecture) && name.contains(".indexer.") {
         return true;
     }
     // Activation scales for NVFP4 weights are unused, because activations are not quantized with them.

@@ -1,6 +1,7 @@
 //! Mapping from model weights to the tensors of a checkpoint. Tensor names occur only in this module, with
 //! one file per family that has its own names.
 
+mod afmoe;
 mod bailing;
 mod deepseek;
 mod gemma4;
@@ -194,7 +195,10 @@ pub fn published(architecture: Architecture) -> Naming {
         | Architecture::Qwen3Moe
         | Architecture::Qwen2Moe
         | Architecture::Olmoe => qwen::NAMING,
+        Architecture::Afmoe => afmoe::NAMING,
+        Architecture::DeepseekV32 | Architecture::GlmMoeDsa => deepseek::SPARSE,
         Architecture::Ernie45Moe => deepseek::ERNIE,
+        Architecture::ExaoneMoe => deepseek::EXAONE,
         Architecture::BailingMoeV2 => bailing::NAMING,
         Architecture::Qwen3Next => qwen3_next::NAMING,
         Architecture::Qwen35Moe => qwen3_next::WITH_IMAGES,

@@ -38,6 +38,12 @@ fn is_the_model_of(file: &str, name: &str, change: fn(&mut ModelConfig)) {
     }
 }
 
+/// The kinds of layers follow from the family.
+#[test]
+fn afmoe() {
+    is_the_same_model("afmoe", |_| {});
+}
+
 #[test]
 fn bailing_moe_v2() {
     is_the_model_of("bailing-moe-v2-bf16.gguf", "bailing-moe-v2", |_| {});
@@ -46,6 +52,21 @@ fn bailing_moe_v2() {
 #[test]
 fn ernie4_5_moe() {
     is_the_model_of("ernie4-5-moe-bf16.gguf", "ernie4-5-moe", |_| {});
+}
+
+#[test]
+fn deepseek_v32() {
+    is_the_same_model("deepseek-v32", |_| {});
+}
+
+#[test]
+fn glm_moe_dsa() {
+    is_the_same_model("glm-moe-dsa", |_| {});
+}
+
+#[test]
+fn exaone_moe() {
+    is_the_same_model("exaone-moe", |_| {});
 }
 
 #[test]
@@ -112,10 +133,10 @@ fn granite_moe_hybrid() {
     is_the_same_model("granite-moe-hybrid", |config| config.max_position_embeddings = 1 << 20);
 }
 
-/// Blocks of one part have lists of key heads and of widths.
+/// Blocks of one part have lists of key heads and of widths. The context is the converter's.
 #[test]
 fn nemotron_h() {
-    is_the_same_model("nemotron-h", |_| {});
+    is_the_same_model("nemotron-h", |config| config.max_position_embeddings = 1 << 20);
 }
 
 /// The width is the adjusted one.
