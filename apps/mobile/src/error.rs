@@ -65,9 +65,36 @@ impl From<ConversationJsonError> for NestlingError {
     }
 }
 
-impl From<uniffi::UnexpectedUniFFICallbackError> for NestlingError {
+/// An error of a listener, which ends the work that it hears of.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, uniffi::Error)]
+pub enum ListenerError {
+    /// A request to stop. The call fails with `Stopped` and the reason.
+    #[error("{reason}")]
+    Stop {
+        /// Message of the error.
+        reason: String,
+    },
+    /// Any other exception. The call fails with `Caller` and the reason.
+    #[error("the listener failed: {reason}")]
+    Unexpected {
+        /// Text of the exception.
+        reason: String,
+    },
+}
+
+impl From<uniffi::UnexpectedUniFFICallbackError> for ListenerError {
     fn from(error: uniffi::UnexpectedUniFFICallbackError) -> Self {
-        Self::Caller(format!("the listener failed: {}", error.reason))
+        Self::Unexpected { reason: error.reason }
+    }
+}
+
+impl From<ListenerError> for NestlingError {
+    fn from(error: ListenerError) -> Self {
+        let text = error.to_string();
+        match error {
+            ListenerError::Stop { .. } => Self::Stopped(text),
+            ListenerError::Unexpected { .. } => Self::Caller(text),
+        }
     }
 }
 

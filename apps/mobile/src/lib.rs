@@ -18,7 +18,7 @@ mod summary;
 
 pub use chat::{Chat, ChatOptions};
 pub use engine::{Engine, EngineOptions};
-pub use error::NestlingError;
+pub use error::{ListenerError, NestlingError};
 pub use event::{Event, TokenInfo, TopToken};
 pub use generation::{Answer, Generation};
 pub use model::Model;

@@ -78,7 +78,8 @@ impl Model {
         Ok(self.model.set_memory_budget(bytes)?)
     }
 
-    /// Evicts streamed experts of up to `bytes` bytes. The budget stays as it is.
+    /// Evicts streamed experts of up to `bytes` bytes, no later than before the next layer. The budget stays as
+    /// it is, and they are read again on use.
     pub fn relieve_pressure(&self, bytes: u64) {
         self.model.shed_experts(bytes);
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use nestling::{Builder, CancelToken, KvDtype, ModelOptions};
 
 use crate::engine::Engine;
-use crate::error::NestlingError;
+use crate::error::{ListenerError, NestlingError};
 use crate::options::{count, level};
 
 /// Location of the experts' weights.
@@ -77,8 +77,8 @@ pub trait OpenListener: Send + Sync {
     /// Receives the number of finished parts and of all parts, on a thread of the library.
     ///
     /// # Errors
-    /// An error ends the opening, which fails with it.
-    fn on_progress(&self, parts_done: u64, parts_total: u64) -> Result<(), NestlingError>;
+    /// An error ends the opening.
+    fn on_progress(&self, parts_done: u64, parts_total: u64) -> Result<(), ListenerError>;
 }
 
 impl OpenOptions {
@@ -126,12 +126,12 @@ impl OpenOptions {
 }
 
 /// First error of a listener.
-type ListenerError = Arc<Mutex<Option<NestlingError>>>;
+type FirstError = Arc<Mutex<Option<ListenerError>>>;
 
 struct Listening {
     listener: Box<dyn OpenListener>,
     cancel: CancelToken,
-    error: ListenerError,
+    error: FirstError,
 }
 
 impl Listening {
@@ -161,7 +161,7 @@ pub(crate) async fn open(
     listener: Option<Box<dyn OpenListener>>,
 ) -> Result<nestling::Model, NestlingError> {
     let mut builder = options.builder(&path, engine.as_deref())?;
-    let error = ListenerError::default();
+    let error = FirstError::default();
     if let Some(listener) = listener {
         let cancel = CancelToken::new();
         let listening = Listening { listener, cancel: cancel.clone(), error: Arc::clone(&error) };
@@ -169,7 +169,7 @@ pub(crate) async fn open(
     }
     let opened = builder.open_async().await;
     match error.lock().unwrap_or_else(PoisonError::into_inner).take() {
-        Some(error) => Err(error),
+        Some(error) => Err(error.into()),
         None => Ok(opened?),
     }
 }

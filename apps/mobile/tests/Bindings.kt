@@ -19,6 +19,7 @@ import nestling.EngineOptions
 import nestling.Event
 import nestling.GenerateOptions
 import nestling.Hidden
+import nestling.ListenerException
 import nestling.LogitBias
 import nestling.Model
 import nestling.NestlingException
@@ -65,7 +66,7 @@ private suspend fun opening(model: String) {
     val failed = fails<NestlingException.Caller> { Model.open(model, listener = broken).close() }
     check("planted" in failed.message!!) { failed.message!! }
     val refuses = object : OpenListener {
-        override fun onProgress(partsDone: ULong, partsTotal: ULong): Unit = throw NestlingException.Stopped("enough")
+        override fun onProgress(partsDone: ULong, partsTotal: ULong): Unit = throw ListenerException.Stop("enough")
     }
     fails<NestlingException.Stopped> { Model.open(model, listener = refuses).close() }
 }
@@ -172,9 +173,9 @@ private suspend fun budgets(path: String) {
         check(model.status().memoryUsed <= used / 2uL)
         equal(model.status().memoryBudget, used / 2uL)
         equal(model.session().generate(PROMPT, greedy(24)).text(), text)
-        val before = model.status().memoryUsed
+        val before = model.status().expertBytes!!
         model.relievePressure(ULong.MAX_VALUE)
-        check(model.status().memoryUsed < before) { "$before bytes before, ${model.status().memoryUsed} after" }
+        check(model.status().expertBytes!! < before) { "$before bytes before, ${model.status().expertBytes} after" }
         fails<NestlingException.NoRoom> { model.setMemoryBudget(1uL) }
         model.setMemoryBudget(ULong.MAX_VALUE)
     }
