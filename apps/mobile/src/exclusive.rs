@@ -18,10 +18,10 @@ impl<T> Exclusive<T> {
     }
 
     /// Takes the value until the returned guard is dropped. The guard may be held across an `await`.
-    pub(crate) fn take(&self) -> Result<Taken<'_, T>, NestlingError> {
+    pub(crate) fn take(&self) -> Result<ExclusiveGuard<'_, T>, NestlingError> {
         let value = self.value.lock().unwrap_or_else(PoisonError::into_inner).take();
         match value {
-            Some(value) => Ok(Taken { cell: self, value: Some(value) }),
+            Some(value) => Ok(ExclusiveGuard { cell: self, value: Some(value) }),
             None => Err(NestlingError::in_use(self.what)),
         }
     }
@@ -40,20 +40,20 @@ impl<T> fmt::Debug for Exclusive<T> {
     }
 }
 
-pub(crate) struct Taken<'a, T> {
+pub(crate) struct ExclusiveGuard<'a, T> {
     cell: &'a Exclusive<T>,
     /// `None` only while the guard is dropped.
     value: Option<T>,
 }
 
-impl<T> Taken<'_, T> {
+impl<T> ExclusiveGuard<'_, T> {
     pub(crate) fn get(&mut self) -> Result<&mut T, NestlingError> {
         let what = self.cell.what;
         self.value.as_mut().ok_or_else(|| NestlingError::in_use(what))
     }
 }
 
-impl<T> Drop for Taken<'_, T> {
+impl<T> Drop for ExclusiveGuard<'_, T> {
     fn drop(&mut self) {
         *self.cell.value.lock().unwrap_or_else(PoisonError::into_inner) = self.value.take();
     }

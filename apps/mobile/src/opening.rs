@@ -128,14 +128,14 @@ impl OpenOptions {
 /// First error of a listener.
 type FirstError = Arc<Mutex<Option<ListenerError>>>;
 
-struct Listening {
+struct ProgressReporter {
     listener: Box<dyn OpenListener>,
     cancel: CancelToken,
     error: FirstError,
 }
 
-impl Listening {
-    fn tell(&self, at: nestling::OpenProgress) {
+impl ProgressReporter {
+    fn report(&self, at: nestling::OpenProgress) {
         let mut error = self.error.lock().unwrap_or_else(PoisonError::into_inner);
         if error.is_some() {
             return;
@@ -147,9 +147,9 @@ impl Listening {
     }
 }
 
-impl fmt::Debug for Listening {
+impl fmt::Debug for ProgressReporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Listening").finish_non_exhaustive()
+        f.debug_struct("ProgressReporter").finish_non_exhaustive()
     }
 }
 
@@ -164,8 +164,9 @@ pub(crate) async fn open(
     let error = FirstError::default();
     if let Some(listener) = listener {
         let cancel = CancelToken::new();
-        let listening = Listening { listener, cancel: cancel.clone(), error: Arc::clone(&error) };
-        builder = builder.cancel(&cancel).progress(move |at| listening.tell(at));
+        let reporter =
+            ProgressReporter { listener, cancel: cancel.clone(), error: Arc::clone(&error) };
+        builder = builder.cancel(&cancel).progress(move |at| reporter.report(at));
     }
     let opened = builder.open_async().await;
     match error.lock().unwrap_or_else(PoisonError::into_inner).take() {
