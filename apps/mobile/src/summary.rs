@@ -62,7 +62,7 @@ pub struct ToolCall {
 
 impl From<&nestling::ToolCall> for ToolCall {
     fn from(call: &nestling::ToolCall) -> Self {
-        let arguments = call.arguments_text().into();
+        let arguments = call.arguments_text();
         Self { id: call.id.clone(), name: call.name.clone(), arguments }
     }
 }
