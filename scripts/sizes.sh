@@ -3,7 +3,7 @@
 #
 #     scripts/sizes.sh [ROW…]      all rows by default
 #
-# Rows: program, c, c-wgpu, c-gpu, wheel. `c` is libnestling without GPUs, `c-gpu` with wgpu and CUDA. Sizes are in MB (10⁶
+# Rows: program, c, c-wgpu, c-gpu, wheel, mobile. `c` is libnestling without GPUs, `c-gpu` with wgpu and CUDA. Sizes are in MB (10⁶
 # bytes) without symbols; "packed" is after gzip -9. Crates are those that are linked or run in the build, by `cargo tree`.
 # Seconds are of a build after the rows above it, in the same folder.
 #
@@ -18,7 +18,7 @@ folder=$CARGO_TARGET_DIR/$profile
 [ "$profile" != dev ] || folder=$CARGO_TARGET_DIR/debug
 parts=$(mktemp -d)
 trap 'rm -r "$parts"' EXIT
-all="program c c-wgpu c-gpu wheel"
+all="program c c-wgpu c-gpu wheel mobile"
 [ $# -gt 0 ] || set -- $all
 for row in "$@"; do
     case " $all " in *" $row "*) ;; *) echo "unknown row: $row; the rows are: $all" >&2; exit 2 ;; esac
@@ -76,6 +76,9 @@ for row in "$@"; do
         program)
             timed cargo build --quiet --locked --profile "$profile" -p nestling-cli
             row 'program `nestling`' "$folder/nestling" all nestling-cli '' "$seconds" ;;
+        mobile)
+            timed cargo build --quiet --locked --profile "$profile" -p nestling-mobile
+            row 'library for Kotlin and Swift' "$folder/libnestling_mobile.so" all nestling-mobile '' "$seconds" ;;
         c) library '' '' ;;
         c-wgpu) library ', with wgpu' wgpu ;;
         c-gpu) library ', with wgpu and CUDA' cuda,wgpu ;;

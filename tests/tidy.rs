@@ -170,6 +170,7 @@ fn dependencies_run_one_way() {
         ("apps/server/Cargo.toml", &[""]),
         ("apps/c/Cargo.toml", &[""]),
         ("apps/python/Cargo.toml", &["", "hub"]),
+        ("apps/mobile/Cargo.toml", &[""]),
         ("apps/web/Cargo.toml", &[""]),
         ("apps/cli/Cargo.toml", &["", "hub", "plan", "server"]),
     ];
@@ -200,6 +201,7 @@ fn features_and_environment_stay_at_the_edge() {
         "kernels/src/",
         "apps/c/src/",
         "apps/hub/src/",
+        "apps/mobile/src/",
         "apps/python/src/",
         "apps/server/src/",
         "apps/web/src/",

@@ -97,6 +97,7 @@ pub const FORBIDDEN: &[(&str, &[&str])] = &[
     ("apps/c/src/", &["process::exit", "process::abort", "process::Command"]),
     ("apps/python/src/", &["std::env", "std::fs", "nestling_runtime"]),
     ("apps/python/src/", &["process::exit", "process::abort", "process::Command"]),
+    ("apps/mobile/src/", &["std::env", "std::fs", "std::process", "nestling_runtime"]),
     ("apps/web/src/", &["std::env", "std::fs", "std::thread", "std::time", "nestling_runtime"]),
     ("apps/hub/src/", &["indicatif", "std::env", "terminal_size", "clap"]),
     ("apps/server/src/", &["std::env", "std::fs", "std::process", "signal::", "clap"]),
