@@ -7,7 +7,7 @@ use super::{Checkpoint, FloatPlace, MatrixPlace};
 use crate::names::Runs;
 use crate::{FloatShape, ImportError, MatrixShape};
 use nestling_formats::memory::try_zeroed;
-use nestling_formats::{MatrixId, MatrixKind};
+use nestling_formats::{FloatKind, MatrixId, MatrixKind};
 
 impl Checkpoint {
     /// Checks that the checkpoint has each weight in its shape, and no unexpected tensors.
@@ -78,6 +78,10 @@ impl Checkpoint {
             *last = place.source.columns.count(innermost(tensor)).unwrap_or(0) as u64;
         }
         found.retain(|&size| size != 1);
+        if shape.id.kind == FloatKind::Mamba2Norm {
+            // llama.cpp writes a row for each group of heads.
+            found = vec![found.iter().copied().fold(1, u64::saturating_mul)];
+        }
         let mut wanted = vec![shape.rows as u64, shape.cols as u64];
         wanted.retain(|&size| size != 1);
         if found == wanted {

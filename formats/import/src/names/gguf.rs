@@ -26,14 +26,21 @@ pub fn naming(architecture: Architecture) -> Naming {
 }
 
 /// Returns true if llama.cpp rotates adjacent elements of a head, whereas the published weights pair the
-/// halves. GGUF files of such families have permuted query and key rows.
+/// halves. GGUF files of such families have permuted query and key rows, those of Nemotron-H too, which turns nothing.
 pub(crate) fn turns_adjacent(architecture: Architecture) -> bool {
     use Architecture::{
-        Granite, GraniteMoe, GraniteMoeHybrid, GraniteMoeShared, Llama, Mistral, Mixtral,
+        Granite, GraniteMoe, GraniteMoeHybrid, GraniteMoeShared, Llama, Mistral, Mixtral, NemotronH,
     };
     matches!(
         architecture,
-        Llama | Mistral | Mixtral | Granite | GraniteMoe | GraniteMoeShared | GraniteMoeHybrid
+        Llama
+            | Mistral
+            | Mixtral
+            | Granite
+            | GraniteMoe
+            | GraniteMoeShared
+            | GraniteMoeHybrid
+            | NemotronH
     )
 }
 
@@ -45,8 +52,9 @@ pub(crate) fn split_into_heads(config: &ModelConfig) -> Vec<(String, usize)> {
     let mut tensors = Vec::new();
     for (layer, layer_config) in config.layers.iter().enumerate() {
         let TokenMixer::Attention(attention) = layer_config.mixer else { continue };
-        tensors.push((format!("blk.{layer}.attn_q.weight"), attention.num_attention_heads));
-        tensors.push((format!("blk.{layer}.attn_k.weight"), attention.num_key_value_heads));
+        let block = nemotron_h::blocks(config, layer);
+        tensors.push((format!("blk.{block}.attn_q.weight"), attention.num_attention_heads));
+        tensors.push((format!("blk.{block}.attn_k.weight"), attention.num_key_value_heads));
     }
     tensors
 }
