@@ -49,6 +49,17 @@ fn keys_say_what_a_family_is_like() {
 }
 
 #[test]
+fn a_known_family_is_refused_with_what_it_needs() {
+    let jamba = json!({
+        "model_type": "jamba", "num_experts": 16, "mamba_d_state": 16, "hidden_size": 4096,
+    });
+    let error = refusal(&jamba);
+    assert!(error.contains("(needs a Mamba-1 mixer; supported: deepseek_v2, "), "{error}");
+    let error = refusal(&json!({ "model_type": "falcon_mamba", "hidden_size": 4096 }));
+    assert!(error.contains("(needs a Mamba-1 mixer; supported: "), "{error}");
+}
+
+#[test]
 fn a_family_that_is_like_none_is_only_refused() {
     let config = json!({
         "model_type": "of_the_future", "num_experts": 8, "ssm_cfg": 3, "time_mix": 1, "hash": "a",

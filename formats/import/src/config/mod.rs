@@ -48,6 +48,7 @@ mod rope;
 mod routed;
 mod short_conv;
 mod solar_open;
+mod unknown_family;
 
 use serde_json::Value;
 
@@ -560,19 +561,7 @@ fn names_experts(key: &str, value: &Value) -> bool {
 fn family(fields: &Fields) -> Result<&'static Family, ImportError> {
     let model_type = fields.text("model_type")?;
     let Some(family) = FAMILIES.iter().find(|family| Some(family.model_type) == model_type) else {
-        let names_experts = || fields.members().any(|(key, value)| names_experts(key, value));
-        if let Some(found) = model_type.filter(|_| !names_experts()) {
-            let found = found.chars().filter(|c| !c.is_control()).take(60).collect();
-            let dense = FAMILIES.iter().filter(|family| family.architecture.is_dense());
-            let supported: Vec<&str> = dense.map(|family| family.model_type).collect();
-            let (file, supported) = (fields.file().to_owned(), supported.join(", "));
-            return Err(ImportError::Dense { file, found, supported });
-        }
-        let known: Vec<&str> = FAMILIES.iter().map(|family| family.model_type).collect();
-        let nearest = nearest::Nearest::of(fields).map(|nearest| nearest.describe() + "; ");
-        // Default: an empty hint if no family is similar.
-        let supported = nearest.unwrap_or_default() + "supported: " + &known.join(", ");
-        return Err(fields.unsupported("model_type", &supported));
+        return Err(unknown_family::unknown_family(fields, model_type));
     };
     match fields.get("architectures") {
         None => Ok(family),

@@ -189,7 +189,8 @@ fn in_qkv(config: &ModelConfig, layer: u32, kind: MatrixKind) -> Option<TensorSl
         MatrixKind::Value => Runs::range(queries + keys, keys),
         _ => return None,
     };
-    Some(TensorSlice { rows, ..TensorSlice::whole(format!("blk.{layer}.attn_qkv.weight")) })
+    let block = nemotron_h::block(config, layer, false)?;
+    Some(TensorSlice { rows, ..TensorSlice::whole(format!("blk.{block}.attn_qkv.weight")) })
 }
 
 /// Returns the index of an expert and its inner width.
