@@ -70,7 +70,7 @@ def weight(name, parameter, generator):
         return 1.5 * values - 1
     if name.endswith("mixer.D"):
         return 1 + 0.3 * values
-    return None
+    return glm.quiet_experts(name, parameter, generator)
 
 
 def build(config):

@@ -1,4 +1,4 @@
-"""Nemotron-H: dense parts without gates, a mixer followed by a mixer, biases of all projections but those, none of the convolution."""
+"""Nemotron-H: dense parts without gates, a mixer followed by a mixer, biases of Mamba-2's projections, none of the convolution."""
 import pathlib
 import sys
 
@@ -7,7 +7,6 @@ import nemotron_h  # noqa: E402
 
 NAME = "nemotron-h-dense"
 CONFIG = {key: value for key, value in nemotron_h.CONFIG.items() if key != "layers_block_type"} | {
-    "attention_bias": True,
     "conv_kernel": 3,
     "hybrid_override_pattern": "M-*M-",
     "mamba_head_dim": 12,

@@ -102,6 +102,7 @@ fn bare_infinities_are_read() {
 #[test]
 fn what_would_change_the_model_is_refused_by_name() {
     for (key, value) in [
+        ("attention_bias", json!(true)),
         ("hybrid_override_pattern", json!("MEX")),
         ("hybrid_override_pattern", json!("ME")),
         ("layers_block_type", json!(["mamba", "moe"])),

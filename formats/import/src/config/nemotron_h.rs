@@ -77,8 +77,11 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
             return Err(fields.unsupported(key, &format!("supported: {only}")));
         }
     }
-    if fields.boolean("mlp_bias")? == Some(true) {
-        return Err(fields.unsupported("mlp_bias", "supported: false"));
+    // transformers reads the bias of attention and has none.
+    for key in ["attention_bias", "mlp_bias"] {
+        if fields.boolean(key)? == Some(true) {
+            return Err(fields.unsupported(key, "supported: false"));
+        }
     }
     if fields.member("moe_latent_size").is_some() {
         let supported = "supported: null; projections around the experts are missing";
@@ -123,8 +126,7 @@ fn layers(fields: &Fields) -> Result<Vec<LayerConfig>, ImportError> {
 
 /// Returns the parts of the blocks.
 fn parts(fields: &Fields) -> Result<Vec<Part>, ImportError> {
-    let mut attention = keys::attention_with(fields, |_, _| Ok(RopeConfig::NONE))?;
-    attention.bias = keys::attention_bias(fields)?;
+    let attention = keys::attention_with(fields, |_, _| Ok(RopeConfig::NONE))?;
     let mamba2 = mamba2(fields)?;
     let part = |kind: &str, key: &str| match kind {
         "M" | "mamba" | "linear_attention" => Ok(Part::Mixer(TokenMixer::Mamba2(mamba2))),

@@ -70,10 +70,6 @@ fn float(config: &ModelConfig, id: FloatId) -> Option<FloatSource> {
     };
     let part = match id.kind {
         FloatKind::AttentionNorm | FloatKind::FeedForwardNorm => "norm.weight",
-        FloatKind::QueryBias => "mixer.q_proj.bias",
-        FloatKind::KeyBias => "mixer.k_proj.bias",
-        FloatKind::ValueBias => "mixer.v_proj.bias",
-        FloatKind::OutputBias => "mixer.o_proj.bias",
         FloatKind::Router => "mixer.gate.weight",
         FloatKind::RouterBias => "mixer.gate.e_score_correction_bias",
         FloatKind::Mamba2Conv => "mixer.conv1d.weight",
