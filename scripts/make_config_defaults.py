@@ -52,7 +52,12 @@ COPIES = {"kimi_k2": "deepseek_v3"}
 READS_ALIASES = {"qwen3_moe", "qwen3_vl_moe_text"}
 # Keys that a class has under another name than the reader of all families, or renames itself.
 LFM2 = {"norm_eps": "rms_norm_eps", "tie_embedding": "tie_word_embeddings"}
-NEMOTRON = {"layer_norm_epsilon": "rms_norm_eps", "norm_eps": "rms_norm_eps", "attention_head_dim": "head_dim"}
+NEMOTRON = {
+    "attention_head_dim": "head_dim", "layer_norm_epsilon": "rms_norm_eps", "mamba_chunk_size": "chunk_size",
+    "mamba_conv_bias": "use_conv_bias", "mamba_d_conv": "conv_kernel", "mamba_dt_init_floor": "time_step_floor",
+    "mamba_dt_limit": "time_step_limit", "mamba_dt_max": "time_step_max", "mamba_dt_min": "time_step_min", "mamba_expand": "expand",
+    "mamba_n_groups": "n_groups", "norm_eps": "rms_norm_eps",
+}
 RENAMED = {"nemotron_h": NEMOTRON, "lfm2": LFM2 | {"block_ff_dim": "intermediate_size"}, "lfm2_moe": LFM2}
 # Keys that a class overwrites whatever they are.
 OVERWRITTEN = {"deepseek_v32": {"head_dim"}, "glm_moe_dsa": {"head_dim"}}

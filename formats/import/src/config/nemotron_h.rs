@@ -126,7 +126,9 @@ fn layers(fields: &Fields) -> Result<Vec<LayerConfig>, ImportError> {
 
 /// Returns the parts of the blocks.
 fn parts(fields: &Fields) -> Result<Vec<Part>, ImportError> {
-    let attention = keys::attention_with(fields, |_, _| Ok(RopeConfig::NONE))?;
+    // Settings of RoPE that are not used must be valid all the same, as transformers demands.
+    let rope = |fields: &_, head_dim| keys::rope(fields, head_dim).map(|_| RopeConfig::NONE);
+    let attention = keys::attention_with(fields, rope)?;
     let mamba2 = mamba2(fields)?;
     let part = |kind: &str, key: &str| match kind {
         "M" | "mamba" | "linear_attention" => Ok(Part::Mixer(TokenMixer::Mamba2(mamba2))),
