@@ -9,7 +9,7 @@ use criterion::{
 use half::{bf16, f16};
 use nestling_benches::{FileType, RandomMatrix, RandomScaled};
 use nestling_cpu::attention::{AttentionRows, KvBlock, SharedRows};
-use nestling_cpu::delta_net::{StateHead, StateRule};
+use nestling_cpu::delta_net::{FactorInputs, StateHead, StateRule};
 use nestling_cpu::kernels::{FloatInputs, FloatWeights, Kernels};
 use nestling_cpu::math::{OUTER_TILE, RouterScores};
 use nestling_cpu::nested::{CodecTables, NestedWeights};
@@ -263,6 +263,12 @@ fn delta_net(criterion: &mut Criterion) {
         let (weights, gate) = (&rows[..3 * CHANNELS], &rows[..CHANNELS]);
         out.fill(0.0);
         kernels.convolve(black_box(&taps[..3]), weights, Some(gate), &mut out);
+    });
+    let mut factors = [[0.0; 2]; ROWS];
+    each(&mut criterion.benchmark_group("state factors"), 16 * ROWS, |kernels| {
+        let [rate, time_bias, times, betas] = [0, 1, 2, 3].map(|at| &rows[at * ROWS..][..ROWS]);
+        let inputs = FactorInputs { rate, time_bias, times, betas: Some(betas) };
+        kernels.state_factors(black_box(inputs), &mut factors);
     });
     let head = StateHead {
         rule: StateRule::Delta,

@@ -7,7 +7,7 @@ use nestling_import::{ExpertGroups, GroupScore, RouterScore};
 use super::*;
 use crate::attention::SharedRows;
 use crate::columns::Cut;
-use crate::delta_net::StateRule;
+use crate::delta_net::{FactorInputs, StateRule};
 use crate::rows::QuantizedRows;
 use crate::threads::ThreadPool;
 use nestling_core::kv_cache::KvDtype;
@@ -113,6 +113,15 @@ fn delta_nets_agree() {
         let mut out = noise(size, 33);
         kernels.gate(&mut out, &noise(size, 34));
         out
+    });
+    compare("state_factors", |kernels, size| {
+        let inputs = [40, 41, 42, 43].map(|seed| noise(size, seed));
+        let [rate, time_bias, times, betas] = inputs.each_ref().map(|values| &values[..]);
+        let mut out = [vec![[0.0; 2]; size], vec![[0.0; 2]; size]];
+        for (betas, out) in [None, Some(betas)].into_iter().zip(&mut out) {
+            kernels.state_factors(FactorInputs { rate, time_bias, times, betas }, out);
+        }
+        out.concat().concat()
     });
     compare("pass_rows", |kernels, size| {
         let (keys, rows) = (1 + size % 7, noise(3 * 200, 35));

@@ -19,15 +19,13 @@ impl<B: Backend> Loader<'_, B> {
         intermediate: usize,
     ) -> Result<FeedForward<B>, EngineError> {
         let activation = self.source.config().activation;
+        let has_gate = activation.has_gate();
         let mut linear = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
             self.linear(kind, &dense.take(kind, rows, cols)?, None)
         };
         Ok(FeedForward {
             activation,
-            gate: match activation.has_gate() {
-                true => Some(linear(MatrixKind::Gate, intermediate, hidden)?),
-                false => None,
-            },
+            gate: has_gate.then(|| linear(MatrixKind::Gate, intermediate, hidden)).transpose()?,
             up: linear(MatrixKind::Up, intermediate, hidden)?,
             down: linear(MatrixKind::Down, hidden, intermediate)?,
         })
@@ -78,12 +76,12 @@ impl<B: Backend> Loader<'_, B> {
                 Ok(Linear::new(matrix, bias))
             };
         let activation = self.source.config().activation;
+        let has_gate = activation.has_gate();
         Ok(FeedForward {
             activation,
-            gate: match activation.has_gate() {
-                true => Some(upload(MatrixKind::Gate, gate, intermediate, hidden)?),
-                false => None,
-            },
+            gate: has_gate
+                .then(|| upload(MatrixKind::Gate, gate, intermediate, hidden))
+                .transpose()?,
             up: upload(MatrixKind::Up, up, intermediate, hidden)?,
             down: upload(MatrixKind::Down, down, hidden, intermediate)?,
         })

@@ -313,13 +313,12 @@ impl<B: Backend> Loader<'_, B> {
             }
             None => None,
         };
+        let norm = (layer.feed_forward != FeedForwardConfig::Absent)
+            .then(|| floats.upload(self.backend, FloatKind::FeedForwardNorm, hidden));
         Ok(LayerWeights {
             attention_norm: floats.upload(self.backend, FloatKind::AttentionNorm, hidden)?,
             mixer,
-            feed_forward_norm: match layer.feed_forward {
-                FeedForwardConfig::Absent => None,
-                _ => Some(floats.upload(self.backend, FloatKind::FeedForwardNorm, hidden)?),
-            },
+            feed_forward_norm: norm.transpose()?,
             shared,
             router: self.router(config, layer.feed_forward, &floats)?,
             router_norm: self.router_norm(config, layer.feed_forward, &floats)?,

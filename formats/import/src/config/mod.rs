@@ -237,7 +237,7 @@ pub struct SharedExpert {
 /// has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FeedForward {
-    /// No feed-forward part: the layer is a mixer alone.
+    /// Absence of a feed-forward part: the layer is a mixer alone.
     Absent,
     /// A dense feed-forward network.
     Dense {
