@@ -291,11 +291,13 @@ struct AddGatedParams {
     u32 cols;
 };
 
-// Multiplies by sigmoids.
+// Multiplies by a function of gates.
 struct GateParams {
     const float* gate;
     float* out;
     u64 count;
+    u32 width;       // elements that a gate multiplies
+    u32 is_softplus; // 1: softplus; 0: sigmoid
 };
 
 // Multiplies, or keeps within a cap.

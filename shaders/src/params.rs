@@ -273,9 +273,13 @@ const _: () = assert!(size_of::<ExpertsSumParams>() == 12);
 #[repr(C)]
 pub(crate) struct GateParams {
     pub count: u32,
+    pub width: u32,
+    pub is_softplus: u32,
 }
 const _: () = assert!(std::mem::offset_of!(GateParams, count) == 0);
-const _: () = assert!(size_of::<GateParams>() == 4);
+const _: () = assert!(std::mem::offset_of!(GateParams, width) == 4);
+const _: () = assert!(std::mem::offset_of!(GateParams, is_softplus) == 8);
+const _: () = assert!(size_of::<GateParams>() == 12);
 
 #[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]

@@ -7,7 +7,7 @@ use std::ops::Range;
 use nestling_core::backend::{AttentionHeads, Backend, DeltaNet, Mamba2, ShortConv, Write};
 use nestling_core::batch::{Run, StepRows};
 use nestling_formats::Level;
-use nestling_import::Activation;
+use nestling_import::{Activation, GateFunction};
 
 use crate::expert_table::GpuExpertTable;
 use crate::memory::{GpuBuffer, GpuFloats, GpuRouting, QuantizedActivations};
@@ -23,7 +23,7 @@ use crate::storage::Storage;
 pub enum Operation<'a, D: Storage + Backend> {
     /// An elementwise operation with one operand.
     Scalar(Scalar<D::Binding>),
-    /// Gating: `out *= sigmoid(gate)`.
+    /// Gating: `out *= function(gate)`.
     Gate(Gate<D::Binding>),
     /// Gated addition: `out[t] += sigmoid(gate[t]) * x[t]`.
     AddGated(AddGated<D::Binding>),
@@ -88,14 +88,18 @@ pub struct Scalar<B> {
     pub count: u32,
 }
 
-/// `out *= sigmoid(gate)`.
+/// `out *= function(gate)`.
 pub struct Gate<B> {
+    /// Function of the gates.
+    pub function: GateFunction,
     /// The gates.
     pub gate: B,
     /// Gated elements, updated in place.
     pub out: B,
-    /// Number of elements of each operand.
+    /// Number of gated elements.
     pub count: u32,
+    /// Number of adjacent elements that a gate multiplies; at least 1.
+    pub width: u32,
 }
 
 /// `out[t] += sigmoid(gate[t]) * x[t]`.

@@ -345,11 +345,13 @@ params! {
         cols: u32,
     }
 
-    /// Multiplication by sigmoids.
+    /// Multiplication by a function of gates.
     GateParams {
         gate: u64,
         out: u64,
         count: u64,
+        width: u32,
+        is_softplus: u32,
     }
 
     /// Scaling, soft-capping or clearing of elements.

@@ -37,6 +37,7 @@ mod multipliers;
 pub(crate) mod nearest;
 mod nemotron_h;
 mod olmoe;
+mod output_gate;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
@@ -63,6 +64,7 @@ pub use generation::GenerationDefaults;
 pub use latent::LatentConfig;
 pub use mamba2::Mamba2Config;
 pub use multipliers::Multipliers;
+pub use output_gate::{GateFunction, OutputGate};
 pub use rope::{
     AngleFactors, Llama3Scaling, LongRopeScaling, RopeConfig, RopeScaling, YarnScaling,
 };
@@ -324,15 +326,6 @@ pub enum ExpertFormat {
     Floats,
     /// MXFP4, which stores represent exactly at level 4.
     Mxfp4,
-}
-
-/// Elementwise gate of the attention output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum OutputGate {
-    /// Ungated output.
-    Open,
-    /// Sigmoid of a projection of the layer's input.
-    Sigmoid,
 }
 
 /// Source of the attention values.
