@@ -496,6 +496,7 @@ pub(crate) struct RopeParams {
     pub adjacent: u32,
     pub query_norm: u32,
     pub key_norm: u32,
+    pub late_norms: u32,
     pub eps: f32,
 }
 const _: () = assert!(std::mem::offset_of!(RopeParams, count) == 0);
@@ -508,8 +509,9 @@ const _: () = assert!(std::mem::offset_of!(RopeParams, rope_dims) == 24);
 const _: () = assert!(std::mem::offset_of!(RopeParams, adjacent) == 28);
 const _: () = assert!(std::mem::offset_of!(RopeParams, query_norm) == 32);
 const _: () = assert!(std::mem::offset_of!(RopeParams, key_norm) == 36);
-const _: () = assert!(std::mem::offset_of!(RopeParams, eps) == 40);
-const _: () = assert!(size_of::<RopeParams>() == 44);
+const _: () = assert!(std::mem::offset_of!(RopeParams, late_norms) == 40);
+const _: () = assert!(std::mem::offset_of!(RopeParams, eps) == 44);
+const _: () = assert!(size_of::<RopeParams>() == 48);
 
 #[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]

@@ -242,8 +242,18 @@ pub struct Rope<B> {
     pub sizes: RopeSizes,
     /// True if rotated pairs are adjacent elements.
     pub is_adjacent: bool,
+    /// For queries and for keys: true if the norm follows the rotation.
+    pub late_norms: [bool; 2],
     /// Epsilon added to the mean square of a norm.
     pub eps: f32,
+}
+
+impl<B> Rope<B> {
+    /// Returns `late_norms` as kernels read it: 1 for queries, plus 2 for keys.
+    pub fn late_norm_bits(&self) -> u32 {
+        let [queries, keys] = self.late_norms.map(u32::from);
+        queries + 2 * keys
+    }
 }
 
 /// Storing of keys and values in KV pages, whose memory must be allocated.

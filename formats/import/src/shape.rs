@@ -134,7 +134,7 @@ impl ModelShape {
         let at = Some(layer);
         let norms = match attention.qk_norm {
             QkNorm::Absent => None,
-            QkNorm::PerHead => Some((head_dim, head_dim)),
+            QkNorm::PerHead | QkNorm::PerHeadAfterRope => Some((head_dim, head_dim)),
             QkNorm::FullWidth => Some((queries, keys)),
         };
         if let Some((queries, keys)) = norms {

@@ -275,7 +275,7 @@ params! {
         query_norm: u32,
         key_norm: u32,
         eps: f32,
-        padding: u32,
+        late_norms: u32,
     }
 
     /// Position of a row, and index of its sequence's first page in the page list.

@@ -101,8 +101,8 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer,       // [T, H * (N + R)]
     ) -> Result<(), EngineError>;
 
-    /// Norms and rotates queries in place. If there is a pool, it also norms and rotates keys, norms values,
-    /// and stores both in their pages. The R elements of a head starting at `rope_first` are rotated in
+    /// Norms and rotates queries in place, in the order of [`HeadNorm`](super::HeadNorm). If there is a pool, it also
+    /// norms and rotates keys, norms values, and stores both in their pages. The R elements of a head starting at `rope_first` are rotated in
     /// pairs. The first R/2 columns of `angles` are the cosines, the others the sines of each row's position.
     /// If the first elements of a key are its value ([`KvValues::KeyPrefix`]), there are no separate values.
     ///

@@ -420,6 +420,9 @@ impl<B: Backend> Loader<'_, B> {
                 QkNorm::PerHead => {
                     HeadNorm::PerHead(floats.upload(self.backend, kind, head_dim)?)
                 }
+                QkNorm::PerHeadAfterRope => {
+                    HeadNorm::PerHeadAfterRope(floats.upload(self.backend, kind, head_dim)?)
+                }
                 QkNorm::FullWidth => {
                     HeadNorm::FullWidth(floats.upload(self.backend, kind, count * head_dim)?)
                 }

@@ -286,6 +286,8 @@ pub enum QkNorm {
     Absent,
     /// A norm per head, with weights shared by all heads.
     PerHead,
+    /// The same norm after RoPE.
+    PerHeadAfterRope,
     /// A norm over all heads together, with a weight per element.
     FullWidth,
 }
