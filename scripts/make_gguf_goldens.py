@@ -135,6 +135,7 @@ PUBLISHED = [
     "exaone-moe",
     "deepseek-v32",
     "glm-moe-dsa",
+    "laguna",
 ]
 
 QWEN3_MOE = {

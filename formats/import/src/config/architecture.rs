@@ -53,6 +53,8 @@ pub enum Architecture {
     ExaoneMoe,
     /// `SolarOpenForCausalLM`.
     SolarOpen,
+    /// `LagunaForCausalLM`.
+    Laguna,
     /// `Lfm2ForCausalLM`, dense.
     Lfm2,
     /// `Lfm2MoeForCausalLM`.

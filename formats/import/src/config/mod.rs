@@ -26,6 +26,7 @@ mod gpt_oss;
 mod granite_moe;
 mod granite_moe_hybrid;
 mod keys;
+mod laguna;
 mod latent;
 mod lfm2;
 mod lfm2_moe;
@@ -110,6 +111,7 @@ const FAMILIES: &[Family] = &[
     granite_moe::SHARED_FAMILY,
     granite_moe::DENSE_FAMILY,
     granite_moe_hybrid::FAMILY,
+    laguna::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
     llama::FAMILY,

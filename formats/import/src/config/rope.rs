@@ -213,7 +213,29 @@ fn read_rope(
         Some(rope) => read_scaling(fields, rope, dims)?,
         None => RopeScaling::None,
     };
-    // All frequencies are equal with this base, so low and high ones cannot be distinguished.
+    refuse_flat_yarn(fields, theta, dims, scaling)
+}
+
+/// Reads the RoPE settings of one kind of layers from its object alone. Part of each head may be rotated.
+pub(super) fn of_layers(
+    fields: &Fields,
+    own: &Fields,
+    head_dim: usize,
+) -> Result<RopeConfig, ImportError> {
+    let dims = turned_dims(own, None, head_dim, RotatedPart::Part(head_dim))?;
+    let scaling = read_scaling(fields, own, dims)?;
+    own.refuse_null("rope_theta")?;
+    let theta = checked_theta(own, own.number("rope_theta")?)?;
+    refuse_flat_yarn(own, theta, dims, scaling)
+}
+
+/// Returns the settings, unless YaRN cannot distinguish low and high frequencies because all are equal.
+fn refuse_flat_yarn(
+    fields: &Fields,
+    theta: f64,
+    dims: usize,
+    scaling: RopeScaling,
+) -> Result<RopeConfig, ImportError> {
     if matches!(scaling, RopeScaling::Yarn(_)) && theta <= 1.0 {
         return Err(fields.wrong("rope_theta", "a number above 1 with YaRN"));
     }

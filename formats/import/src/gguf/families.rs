@@ -3,6 +3,7 @@
 use super::family::{DENSE, Family, Fixed, PLAIN, SIGMOID, SILU, SOFTMAX_OF_CHOSEN};
 use super::granite;
 use super::key::Key;
+use super::laguna;
 use super::nemotron;
 
 /// Key of the layers with a sliding window.
@@ -280,6 +281,7 @@ pub const FAMILIES: &[Family] = &[
     granite::SHARED,
     granite::PLAIN,
     granite::HYBRID,
+    laguna::FAMILY,
     nemotron::MOE,
     Family {
         gguf: "qwen2moe",

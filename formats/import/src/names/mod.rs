@@ -8,6 +8,7 @@ mod gemma4;
 mod gguf;
 mod gpt_oss;
 mod granite_moe;
+mod laguna;
 mod lfm2;
 mod mixtral;
 mod nemotron_h;
@@ -211,6 +212,7 @@ pub fn published(architecture: Architecture) -> Naming {
         Architecture::Qwen3VlMoe => qwen::WITH_IMAGES,
         Architecture::Qwen3OmniMoe => qwen::WITH_SOUND,
         Architecture::MiniMaxM2 => mixtral::WITH_DRAFTS,
+        Architecture::Laguna => laguna::NAMING,
         Architecture::Lfm2 | Architecture::Lfm2Moe => lfm2::NAMING,
         Architecture::NemotronH => nemotron_h::NAMING,
         Architecture::DeepseekV2

@@ -64,6 +64,12 @@ fn glm_moe_dsa() {
     is_the_same_model("glm-moe-dsa", |_| {});
 }
 
+/// The kinds of layers follow from the family, and the kind of gates from their tensors.
+#[test]
+fn laguna() {
+    is_the_same_model("laguna", |_| {});
+}
+
 #[test]
 fn exaone_moe() {
     is_the_same_model("exaone-moe", |_| {});
