@@ -475,6 +475,30 @@ EXAONE_MOE = Family("exaone_moe", {key: value for key, value in ROUTED.items() i
 }, exaone_moe)
 
 
+def hunyuan(rng):
+    rope = rng.choice([None, {"type": "dynamic", "factor": 1.0, "alpha": rng.choice([2.0, 50.0, 1000.0])}])
+    theta = rng.choice([500.0, 10000, 31415.0])
+    changes = common(rng) | heads(rng) | experts(rng, "num_experts", "moe_topk") | {
+        "attention_bias": rng.random() < 0.4, "attention_head_dim": ABSENT, "intermediate_size": rng.choice([10, 20, 30]),
+        "moe_intermediate_size": ABSENT, "num_hidden_layers": rng.choice([1, 2, 3]), "num_shared_expert": rng.choice([1, ABSENT]),
+    }
+    if rng.random() < 0.5:
+        return changes | {"rope_scaling": rope, "rope_theta": theta}
+    return changes | {
+        "rope_parameters": (rope or {"rope_type": "default"}) | {"rope_theta": theta}, "rope_scaling": ABSENT, "rope_theta": ABSENT,
+    }
+
+
+HUNYUAN = Family("hunyuan_v1_moe", SHARED | {
+    "architectures": ["HunYuanMoEV1ForCausalLM"], "attention_bias": False, "attention_head_dim": 16, "cla_share_factor": 2,
+    "eod_token_id": 3, "eos_token_id": 2, "head_dim": 16, "hidden_size": 40, "intermediate_size": 20, "mlp_bias": False,
+    "model_type": "hunyuan_v1_moe", "moe_intermediate_size": [20, 20], "moe_layer_num_skipped": 0, "moe_topk": [2, 2],
+    "norm_type": "rms", "num_attention_heads": 4, "num_experts": 5, "num_hidden_layers": 2, "num_key_value_heads": 2,
+    "num_shared_expert": [1, 1], "pretraining_tp": 1, "rms_norm_eps": 1e-5, "rope_scaling": {"alpha": 1000.0, "factor": 1.0, "type": "dynamic"},
+    "rope_theta": 10000.0, "sep_token_id": 4, "torch_dtype": "float32", "use_cla": False, "use_mixed_mlp_moe": True, "use_qk_norm": True,
+}, hunyuan)
+
+
 def laguna_positions(rng):
     """Settings of both kinds of layers, which rotate parts of their heads."""
     def of(kind):
@@ -903,6 +927,6 @@ FAMILIES = {
         QWEN3_MOE, QWEN2_MOE, QWEN3_NEXT, QWEN3_5_MOE, QWEN3_5_MOE_TEXT, OLMOE, MIXTRAL, GRANITE, DEEPSEEK_V2,
         DEEPSEEK_V3, GLM, GEMMA4, GEMMA4_TEXT, GPT_OSS, GLM4_MOE, DOTS1, MINIMAX_M2, GRANITE_SHARED, ERNIE,
         LLAMA, MISTRAL, QWEN2, QWEN3, GRANITE_DENSE, GRANITE_HYBRID, NEMOTRON_H, GEMMA3, LFM2, LFM2_MOE,
-        SOLAR, QWEN3_VL, QWEN3_OMNI, KIMI, LING, AFMOE, EXAONE_MOE, DEEPSEEK_V32, GLM_MOE_DSA, LAGUNA,
+        SOLAR, QWEN3_VL, QWEN3_OMNI, KIMI, LING, AFMOE, EXAONE_MOE, DEEPSEEK_V32, GLM_MOE_DSA, LAGUNA, HUNYUAN,
     ]
 }

@@ -25,6 +25,7 @@ mod glm4_moe_lite;
 mod gpt_oss;
 mod granite_moe;
 mod granite_moe_hybrid;
+mod hunyuan_v1_moe;
 mod keys;
 mod laguna;
 mod latent;
@@ -111,6 +112,7 @@ const FAMILIES: &[Family] = &[
     granite_moe::SHARED_FAMILY,
     granite_moe::DENSE_FAMILY,
     granite_moe_hybrid::FAMILY,
+    hunyuan_v1_moe::FAMILY,
     laguna::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
