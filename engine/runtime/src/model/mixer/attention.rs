@@ -77,7 +77,8 @@ impl<B: Backend> AttentionBuffers<B> {
             keys_values: backend.buffer(rows_max, 2 * g * d)?,
             queries: backend.buffer(rows_max, h * d)?,
             attended: backend.buffer(rows_max, h * d)?,
-            gate: backend.buffer(rows_max, gates)?,
+            // Devices have no empty buffers.
+            gate: backend.buffer(rows_max, gates.max(1))?,
         })
     }
 }
