@@ -33,7 +33,7 @@ sys.path[:0] = [str(ROOT / "scripts"), str(ROOT / "scripts" / "families")]
 # Families in scripts/families whose configurations are tried.
 FAMILIES = [
     "afmoe", "deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "deepseek_v32", "dots1", "ernie4_5_moe", "exaone_moe", "gemma4", "glm4_moe", "glm4_moe_lite", "glm_moe_dsa", "gpt_oss",
-    "gemma3", "granite", "granite_moe", "granite_moe_hybrid", "granite_moe_hybrid_dense", "granite_moe_shared", "lfm2", "lfm2_moe", "llama", "llama_bias", "minimax_m2", "mistral", "mixtral", "nemotron_h", "nemotron_h_dense", "olmoe", "qwen2",
+    "gemma3", "granite", "granite_moe", "granite_moe_hybrid", "granite_moe_hybrid_dense", "granite_moe_shared", "hunyuan_v1_moe", "laguna", "lfm2", "lfm2_moe", "llama", "llama_bias", "minimax_m2", "mistral", "mixtral", "nemotron_h", "nemotron_h_dense", "olmoe", "qwen2",
     "qwen2_moe", "qwen3", "qwen3_5_moe", "qwen3_moe", "qwen3_next", "qwen3_omni_moe", "qwen3_vl_moe", "solar_open",
 ]
 # Keys that change nothing at inference.
@@ -59,8 +59,10 @@ NEMOTRON = {
     "mamba_n_groups": "n_groups", "norm_eps": "rms_norm_eps",
 }
 RENAMED = {"nemotron_h": NEMOTRON, "lfm2": LFM2 | {"block_ff_dim": "intermediate_size"}, "lfm2_moe": LFM2}
-# Keys that a class overwrites whatever they are.
-OVERWRITTEN = {"deepseek_v32": {"head_dim"}, "glm_moe_dsa": {"head_dim"}}
+# Keys that a class overwrites whatever they are, or lacks although it has kinds of layers.
+OVERWRITTEN = {
+    "deepseek_v32": {"head_dim"}, "glm_moe_dsa": {"head_dim"}, "laguna": {"global_head_dim", "sliding_window_pattern"},
+}
 # Parts that no test leaves keys out of.
 UNTRIED = {"qwen3_omni_moe", "qwen3_vl_moe"}
 # Stores that were converted from GGUF files leave these out where there is none. Who takes them for

@@ -135,6 +135,8 @@ PUBLISHED = [
     "exaone-moe",
     "deepseek-v32",
     "glm-moe-dsa",
+    "laguna",
+    "hunyuan-v1-moe",
 ]
 
 QWEN3_MOE = {
@@ -185,6 +187,22 @@ def family(name: str, changes: dict):
     return loaded
 
 
+def hunyuan_parameters(self) -> None:
+    """What the converter writes of Hunyuan-A13B. It asserts that heads have 128 elements where it stretches the base; the tiny
+    checkpoint's base is stretched here by the same rule."""
+    from conversion import base
+    rope, dim, layers = self.rope_parameters, self.hparams["head_dim"], self.hparams["num_hidden_layers"]
+    self.rope_parameters = {"rope_type": "default", "rope_theta": rope["rope_theta"] * rope["alpha"] ** (dim / (dim - 2))}
+    base.TextModel.set_gguf_parameters(self)
+    self.gguf_writer.add_expert_shared_feed_forward_length(self.hparams["intermediate_size"])
+    for key, add in [
+        ("moe_intermediate_size", self.gguf_writer.add_expert_feed_forward_length),
+        ("moe_topk", self.gguf_writer.add_expert_used_count), ("num_shared_expert", self.gguf_writer.add_expert_shared_count),
+    ]:
+        assert self.hparams[key] == [self.hparams[key][0]] * layers
+        add(self.hparams[key][0])
+
+
 def convert(sources: pathlib.Path, checkpoint: pathlib.Path, out: pathlib.Path, pre: str, kind: str = "f32") -> None:
     """convert_hf_to_gguf.py knows a pre-tokenizer by what it does to a text, which a tiny vocabulary
     hides: it is told the name."""
@@ -202,6 +220,9 @@ def convert(sources: pathlib.Path, checkpoint: pathlib.Path, out: pathlib.Path, 
     # It asks for the SentencePiece vocabulary that ERNIE-4.5 has.
     from conversion import ernie
     ernie.Ernie4_5Model.set_vocab = base.TextModel._set_vocab_gpt2
+    from conversion import hunyuan
+    hunyuan.HunYuanMoEModel.set_vocab = base.TextModel._set_vocab_gpt2
+    hunyuan.HunYuanMoEModel.set_gguf_parameters = hunyuan_parameters
     arguments = sys.argv
     sys.argv = ["convert_hf_to_gguf.py", str(checkpoint), "--outfile", str(out), "--outtype", kind]
     config = checkpoint / "config.json"

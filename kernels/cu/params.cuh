@@ -199,7 +199,7 @@ struct RopeParams {
     u32 query_norm;  // elements that the norms take; 0 for no norm
     u32 key_norm;
     float eps;
-    u32 padding;
+    u32 late_norms; // norms that follow the rotation: 1 for that of queries, plus 2 for that of keys
 };
 
 // Where a row is, and where the pages of its sequence begin in the list of pages.
@@ -291,11 +291,13 @@ struct AddGatedParams {
     u32 cols;
 };
 
-// Multiplies by sigmoids.
+// Multiplies by a function of gates.
 struct GateParams {
     const float* gate;
     float* out;
     u64 count;
+    u32 width;       // elements that a gate multiplies
+    u32 is_softplus; // 1: softplus; 0: sigmoid
 };
 
 // Multiplies, or keeps within a cap.

@@ -1,9 +1,17 @@
-// Norms the heads of queries and keys where they have a norm each, and rotates pairs of their elements
-// by the angles of the row's position. A warp for each head of each row.
+// Norms the heads of queries and keys where they have a norm each, before or after rotating pairs of their
+// elements by the angles of the row's position. A warp for each head of each row.
 
 #include "math.cuh"
 
 #define THREADS 128u
+
+DEVICE void norm_head(float* x, const float* weight, u32 length, float eps) {
+    float scale = norm_scale(x, length, eps);
+    __syncwarp();
+    for (u32 i = lane_of_thread(); i < length; i += WARP) {
+        x[i] = (x[i] * scale) * weight[i];
+    }
+}
 
 KERNEL(THREADS, rope, RopeParams) {
     u32 heads = params.queries + params.keys;
@@ -17,12 +25,9 @@ KERNEL(THREADS, rope, RopeParams) {
     float* x = params.x + row * params.stride + static_cast<u64>(head) * params.head_dim;
     u32 length = is_key ? params.key_norm : params.query_norm;
     const float* weight = is_key ? params.key_weight : params.query_weight;
-    if (length > 0) {
-        float scale = norm_scale(x, length, params.eps);
-        __syncwarp();
-        for (u32 i = lane; i < length; i += WARP) {
-            x[i] = (x[i] * scale) * weight[i];
-        }
+    bool is_late = (params.late_norms & (is_key ? 2u : 1u)) != 0;
+    if (length > 0 && !is_late) {
+        norm_head(x, weight, length, params.eps);
         __syncwarp();
     }
     u32 half = params.rope_dims / 2;
@@ -33,5 +38,9 @@ KERNEL(THREADS, rope, RopeParams) {
         float cosine = cosines[i], sine = cosines[half + i], left = x[a], right = x[b];
         x[a] = left * cosine - right * sine;
         x[b] = right * cosine + left * sine;
+    }
+    if (length > 0 && is_late) {
+        __syncwarp();
+        norm_head(x, weight, length, params.eps);
     }
 }

@@ -475,6 +475,72 @@ EXAONE_MOE = Family("exaone_moe", {key: value for key, value in ROUTED.items() i
 }, exaone_moe)
 
 
+def hunyuan(rng):
+    rope = rng.choice([None, {"type": "dynamic", "factor": 1.0, "alpha": rng.choice([2.0, 50.0, 1000.0])}])
+    theta = rng.choice([500.0, 10000, 31415.0])
+    changes = common(rng) | heads(rng) | experts(rng, "num_experts", "moe_topk") | {
+        "attention_bias": rng.random() < 0.4, "attention_head_dim": ABSENT, "intermediate_size": rng.choice([10, 20, 30]),
+        "moe_intermediate_size": ABSENT, "num_hidden_layers": rng.choice([1, 2, 3]), "num_shared_expert": rng.choice([1, ABSENT]),
+    }
+    if rng.random() < 0.5:
+        return changes | {"rope_scaling": rope, "rope_theta": theta}
+    return changes | {
+        "rope_parameters": (rope or {"rope_type": "default"}) | {"rope_theta": theta}, "rope_scaling": ABSENT, "rope_theta": ABSENT,
+    }
+
+
+HUNYUAN = Family("hunyuan_v1_moe", SHARED | {
+    "architectures": ["HunYuanMoEV1ForCausalLM"], "attention_bias": False, "attention_head_dim": 16, "cla_share_factor": 2,
+    "eod_token_id": 3, "eos_token_id": 2, "head_dim": 16, "hidden_size": 40, "intermediate_size": 20, "mlp_bias": False,
+    "model_type": "hunyuan_v1_moe", "moe_intermediate_size": [20, 20], "moe_layer_num_skipped": 0, "moe_topk": [2, 2],
+    "norm_type": "rms", "num_attention_heads": 4, "num_experts": 5, "num_hidden_layers": 2, "num_key_value_heads": 2,
+    "num_shared_expert": [1, 1], "pretraining_tp": 1, "rms_norm_eps": 1e-5, "rope_scaling": {"alpha": 1000.0, "factor": 1.0, "type": "dynamic"},
+    "rope_theta": 10000.0, "sep_token_id": 4, "torch_dtype": "float32", "use_cla": False, "use_mixed_mlp_moe": True, "use_qk_norm": True,
+}, hunyuan)
+
+
+def laguna_positions(rng):
+    """Settings of both kinds of layers, which rotate parts of their heads."""
+    def of(kind):
+        return kind | {"rope_theta": rng.choice([500.0, 10000.0, 5e5]), "partial_rotary_factor": rng.choice([0.25, 0.5, 1.0])}
+
+    full = {key: value for key, value in rng.choice([{"rope_type": "default"}, yarn(rng)]).items() if key != "truncate"}
+    return {"rope_parameters": {"full_attention": of(full), "sliding_attention": of({"rope_type": "default"})}}
+
+
+def laguna(rng):
+    layers = rng.choice([2, 3, 4])
+    kinds, parts = ["sliding_attention", "full_attention"], ["dense", "sparse"]
+    changes = common(rng) | heads(rng) | {"head_dim": rng.choice([8, 16, 32])} | experts(rng, "num_experts") | laguna_positions(rng)
+    groups = changes["num_key_value_heads"]
+    return changes | {
+        "gating": rng.choice([True, "per-head", "per-element"]), "num_hidden_layers": layers, "gating_types": ABSENT,
+        "layer_types": rng.choice([ABSENT, [rng.choice(kinds) for _ in range(layers)]]),
+        "mlp_layer_types": rng.choice([ABSENT, [rng.choice(parts) for _ in range(layers)]]), "mlp_only_layers": ABSENT,
+        "moe_intermediate_size": rng.choice([10, 20]), "moe_routed_scaling_factor": rng.choice([1.0, 2.5, 0.4]),
+        "num_attention_heads_per_layer": rng.choice([ABSENT, [groups * rng.choice([1, 2, 3, 5]) for _ in range(layers)]]),
+        "shared_expert_intermediate_size": rng.choice([8, 20, 30]), "sliding_window": rng.choice([1, 5, 33, 64]),
+    }
+
+
+LAGUNA = Family("laguna", {key: value for key, value in SHARED.items() if key not in ("rope_scaling", "rope_theta")} | {
+    "architectures": ["LagunaForCausalLM"], "attention_bias": False, "decoder_sparse_step": 1, "eos_token_id": [2, 6],
+    "gating": "per-head", "gating_types": ["per_head"] * 2, "head_dim": 16, "hidden_size": 40, "intermediate_size": 48,
+    "layer_types": ["full_attention", "sliding_attention"], "mlp_layer_types": ["dense", "sparse"], "mlp_only_layers": [0],
+    "model_type": "laguna", "moe_apply_router_weight_on_input": False, "moe_intermediate_size": 20, "moe_routed_scaling_factor": 2.5,
+    "moe_router_logit_softcapping": 0.0, "norm_topk_prob": True, "num_attention_heads": 4, "num_attention_heads_per_layer": [4, 6],
+    "num_experts": 5, "num_experts_per_tok": 2, "num_hidden_layers": 2, "num_key_value_heads": 2, "rms_norm_eps": 1e-6,
+    "rope_parameters": {
+        "full_attention": {
+            "beta_fast": 32.0, "beta_slow": 1.0, "factor": 4.0, "original_max_position_embeddings": 32, "partial_rotary_factor": 0.5,
+            "rope_theta": 500000.0, "rope_type": "yarn",
+        },
+        "sliding_attention": {"partial_rotary_factor": 1.0, "rope_theta": 10000.0, "rope_type": "default"},
+    },
+    "shared_expert_intermediate_size": 24, "sliding_window": 24, "torch_dtype": "float32",
+}, laguna)
+
+
 def minimax_m2(rng):
     changes = common(rng) | heads(rng) | {"head_dim": rng.choice([8, 16, 32])} | positions(rng, rng.choice([0.25, 0.5, 1.0]))
     return changes | experts(rng, "num_local_experts")
@@ -861,6 +927,6 @@ FAMILIES = {
         QWEN3_MOE, QWEN2_MOE, QWEN3_NEXT, QWEN3_5_MOE, QWEN3_5_MOE_TEXT, OLMOE, MIXTRAL, GRANITE, DEEPSEEK_V2,
         DEEPSEEK_V3, GLM, GEMMA4, GEMMA4_TEXT, GPT_OSS, GLM4_MOE, DOTS1, MINIMAX_M2, GRANITE_SHARED, ERNIE,
         LLAMA, MISTRAL, QWEN2, QWEN3, GRANITE_DENSE, GRANITE_HYBRID, NEMOTRON_H, GEMMA3, LFM2, LFM2_MOE,
-        SOLAR, QWEN3_VL, QWEN3_OMNI, KIMI, LING, AFMOE, EXAONE_MOE, DEEPSEEK_V32, GLM_MOE_DSA,
+        SOLAR, QWEN3_VL, QWEN3_OMNI, KIMI, LING, AFMOE, EXAONE_MOE, DEEPSEEK_V32, GLM_MOE_DSA, LAGUNA, HUNYUAN,
     ]
 }

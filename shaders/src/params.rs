@@ -273,9 +273,13 @@ const _: () = assert!(size_of::<ExpertsSumParams>() == 12);
 #[repr(C)]
 pub(crate) struct GateParams {
     pub count: u32,
+    pub width: u32,
+    pub is_softplus: u32,
 }
 const _: () = assert!(std::mem::offset_of!(GateParams, count) == 0);
-const _: () = assert!(size_of::<GateParams>() == 4);
+const _: () = assert!(std::mem::offset_of!(GateParams, width) == 4);
+const _: () = assert!(std::mem::offset_of!(GateParams, is_softplus) == 8);
+const _: () = assert!(size_of::<GateParams>() == 12);
 
 #[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
@@ -492,6 +496,7 @@ pub(crate) struct RopeParams {
     pub adjacent: u32,
     pub query_norm: u32,
     pub key_norm: u32,
+    pub late_norms: u32,
     pub eps: f32,
 }
 const _: () = assert!(std::mem::offset_of!(RopeParams, count) == 0);
@@ -504,8 +509,9 @@ const _: () = assert!(std::mem::offset_of!(RopeParams, rope_dims) == 24);
 const _: () = assert!(std::mem::offset_of!(RopeParams, adjacent) == 28);
 const _: () = assert!(std::mem::offset_of!(RopeParams, query_norm) == 32);
 const _: () = assert!(std::mem::offset_of!(RopeParams, key_norm) == 36);
-const _: () = assert!(std::mem::offset_of!(RopeParams, eps) == 40);
-const _: () = assert!(size_of::<RopeParams>() == 44);
+const _: () = assert!(std::mem::offset_of!(RopeParams, late_norms) == 40);
+const _: () = assert!(std::mem::offset_of!(RopeParams, eps) == 44);
+const _: () = assert!(size_of::<RopeParams>() == 48);
 
 #[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]

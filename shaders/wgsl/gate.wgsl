@@ -1,7 +1,11 @@
-// Multiplies by sigmoids: `out *= sigmoid(gate)`, element by element.
+// Multiplies by gates: `out *= function(gate)`, where each gate multiplies adjacent elements.
 
 struct Params {
     count: u32,
+    // Elements that a gate multiplies.
+    width: u32,
+    // 1: softplus; 0: sigmoid.
+    is_softplus: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -10,6 +14,7 @@ struct Params {
 
 // include: element
 // include: exp
+// include: softplus
 
 @compute @workgroup_size(64)
 fn main(
@@ -19,6 +24,11 @@ fn main(
 ) {
     let index = element(group, groups, lane);
     if index < params.count {
-        out[index] *= sigmoid(gate[index]);
+        let x = gate[index / params.width];
+        if params.is_softplus == 1u {
+            out[index] *= softplus(x);
+        } else {
+            out[index] *= sigmoid(x);
+        }
     }
 }

@@ -1,4 +1,4 @@
-// Norms the heads of queries and keys where they have a norm each, and rotates pairs of their
+// Norms the heads of queries and keys where they have a norm each, before or after rotating pairs of their
 // elements by the angles of the row's position. One workgroup for each head of each row.
 
 struct Params {
@@ -18,6 +18,8 @@ struct Params {
     // Elements that the norms take; 0 for no norm.
     query_norm: u32,
     key_norm: u32,
+    // Norms that follow the rotation: 1 for that of queries, plus 2 for that of keys.
+    late_norms: u32,
     eps: f32,
 }
 
@@ -30,6 +32,27 @@ struct Params {
 // include: reduce
 
 var<workgroup> values: array<f32, 1024>;
+
+// Norms the values; each lane those that it loads and stores.
+fn norm(lane: u32, width: u32, is_key: bool) {
+    let length = select(params.query_norm, params.key_norm, is_key);
+    var squares = 0.0;
+    for (var i = lane; i < length; i += LANES) {
+        squares = fma(values[i], values[i], squares);
+    }
+    let total = sum_lanes(lane, width, squares);
+    if length == 0u {
+        return;
+    }
+    let scale = 1.0 / sqrt(total / f32(length) + params.eps);
+    for (var i = lane; i < length; i += LANES) {
+        if is_key {
+            values[i] = (values[i] * scale) * key_weight[i];
+        } else {
+            values[i] = (values[i] * scale) * query_weight[i];
+        }
+    }
+}
 
 @compute @workgroup_size(64)
 fn main(
@@ -48,25 +71,12 @@ fn main(
     let head = index % heads;
     let is_key = head >= params.queries;
     let first = row * params.stride + head * params.head_dim;
-    var squares = 0.0;
-    let length = select(params.query_norm, params.key_norm, is_key);
+    let is_late = (params.late_norms & select(1u, 2u, is_key)) != 0u;
     for (var i = lane; i < params.head_dim; i += LANES) {
-        let value = x[first + i];
-        values[i] = value;
-        if i < length {
-            squares = fma(value, value, squares);
-        }
+        values[i] = x[first + i];
     }
-    let total = sum_lanes(lane, width, squares);
-    if length > 0u {
-        let scale = 1.0 / sqrt(total / f32(length) + params.eps);
-        for (var i = lane; i < length; i += LANES) {
-            if is_key {
-                values[i] = (values[i] * scale) * key_weight[i];
-            } else {
-                values[i] = (values[i] * scale) * query_weight[i];
-            }
-        }
+    if !is_late {
+        norm(lane, width, is_key);
     }
     workgroupBarrier();
     let half_dims = params.rope_dims / 2u;
@@ -85,6 +95,9 @@ fn main(
         values[b] = right * cosine + left * sine;
     }
     workgroupBarrier();
+    if is_late {
+        norm(lane, width, is_key);
+    }
     for (var i = lane; i < params.head_dim; i += LANES) {
         x[first + i] = values[i];
     }

@@ -373,20 +373,14 @@ pub(super) fn state_factors(inputs: FactorInputs, out: &mut [[f32; 2]]) {
 /// written. `rate` is `-exp(A_log)`.
 #[inline(always)]
 pub(super) fn factors(rate: f32, time_bias: f32, alpha: f32, beta: f32) -> [f32; 2] {
-    [math::exp(rate * softplus(alpha + time_bias)), 1.0 / (1.0 + math::exp(-beta))]
+    [math::exp(rate * math::softplus(alpha + time_bias)), 1.0 / (1.0 + math::exp(-beta))]
 }
 
 /// Returns decay and time step of one row and head of Mamba-2.
 #[inline(always)]
 pub(super) fn step_factors(rate: f32, time_bias: f32, time: f32) -> [f32; 2] {
-    let step = softplus(time + time_bias);
+    let step = math::softplus(time + time_bias);
     [math::exp(rate * step), step]
-}
-
-/// Computes ln(1 + e^x).
-#[inline(always)]
-fn softplus(x: f32) -> f32 {
-    if x > 20.0 { x } else { libm::log1p(f64::from(math::exp(x))) as f32 }
 }
 
 /// Inputs of a causal convolution over the rows of sequences.

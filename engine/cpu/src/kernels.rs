@@ -8,7 +8,7 @@ mod floats;
 mod tests;
 
 use half::f16;
-use nestling_import::{Activation, RouterConfig};
+use nestling_import::{Activation, GateFunction, RouterConfig};
 
 use super::attention::{self, AttentionRows, KvBlock};
 use super::columns::{self, ColumnsMut};
@@ -51,7 +51,7 @@ pub struct Kernels {
     gated: unsafe fn(Activation, &mut [f32], &[f32]),
     scale: unsafe fn(&mut [f32], f32),
     softcap: unsafe fn(&mut [f32], f32),
-    gate: unsafe fn(&mut [f32], &[f32]),
+    gate: unsafe fn(GateFunction, &mut [f32], &[f32]),
     convolve: delta_net::Convolve,
     state_factors: delta_net::Factors,
     pass_rows: PassRows,
@@ -136,8 +136,8 @@ macro_rules! kernels_for {
             }
 
             $(#[target_feature(enable = $features)])?
-            unsafe fn gate(x: &mut [f32], gate: &[f32]) {
-                math::gate(x, gate);
+            unsafe fn gate(function: GateFunction, x: &mut [f32], gate: &[f32]) {
+                math::gate(function, x, gate);
             }
 
             $(#[target_feature(enable = $features)])?
@@ -456,9 +456,9 @@ impl Kernels {
     }
 
     /// Computes [`math::gate`].
-    pub fn gate(&self, x: &mut [f32], gate: &[f32]) {
+    pub fn gate(&self, function: GateFunction, x: &mut [f32], gate: &[f32]) {
         // SAFETY: see `nested_tile`.
-        unsafe { (self.gate)(x, gate) }
+        unsafe { (self.gate)(function, x, gate) }
     }
 
     /// Computes [`delta_net::convolve`].

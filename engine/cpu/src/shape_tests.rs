@@ -1,6 +1,7 @@
 //! Operands of the wrong shape are rejected with an error that names them, before an encoder sees them.
 
 use nestling_formats::Level;
+use nestling_import::GateFunction;
 
 use super::Cpu;
 use super::reference::Reference;
@@ -30,6 +31,7 @@ fn refusals<B: Backend>(mut backend: B) -> Vec<String> {
     let mut enc = backend.encoder();
     enc.write(&[1.0; 8], &mut x).unwrap();
     enc.write(&[1.0; 3], &mut out).unwrap();
+    enc.write(&[1.0; 4], &mut wide).unwrap();
     vec![
         refusal(enc.write(&[1.0; 9], &mut x)),
         refusal(enc.write_rows(&[1.0; 4], &[2], &mut x)),
@@ -39,7 +41,8 @@ fn refusals<B: Backend>(mut backend: B) -> Vec<String> {
         refusal(enc.matmul(&linear, &levels, &x, Write::Add, &mut out)),
         refusal(enc.matmul(&linear, &levels, &out, Write::Set, &mut narrow)),
         refusal(enc.gather_rows(&x, &[2], &mut wide)),
-        refusal(enc.gate(&x, &mut out)),
+        refusal(enc.gate(GateFunction::Sigmoid, &x, &mut out)),
+        refusal(enc.gate(GateFunction::Softplus, &wide, &mut out)),
         refusal(enc.write_routing(&chosen, &mut routing)),
         refusal(block_on(enc.argmax_into(&x, 5, &mut columns))),
     ]
@@ -56,7 +59,8 @@ fn refusals_name_the_operation_and_the_operand() {
         "matmul: out: expected [2, 3], found [1, 3]",
         "matmul: levels: expected 1, found 2",
         "gather_rows: indices: expected a row below 2, found 2",
-        "gate: out: expected [2, 4], found [1, 3]",
+        "gate: rows of out: expected 2, found 1",
+        "gate: columns of out: expected a multiple of 4, found 3",
         "write_routing: experts of a token: expected 2, found 3",
         "argmax: columns to choose among: expected at most 4, found 5",
     ];

@@ -7,7 +7,7 @@ use std::ops::Range;
 use nestling_core::backend::{AttentionHeads, Backend, DeltaNet, Mamba2, ShortConv, Write};
 use nestling_core::batch::{Run, StepRows};
 use nestling_formats::Level;
-use nestling_import::Activation;
+use nestling_import::{Activation, GateFunction};
 
 use crate::expert_table::GpuExpertTable;
 use crate::memory::{GpuBuffer, GpuFloats, GpuRouting, QuantizedActivations};
@@ -23,7 +23,7 @@ use crate::storage::Storage;
 pub enum Operation<'a, D: Storage + Backend> {
     /// An elementwise operation with one operand.
     Scalar(Scalar<D::Binding>),
-    /// Gating: `out *= sigmoid(gate)`.
+    /// Gating: `out *= function(gate)`.
     Gate(Gate<D::Binding>),
     /// Gated addition: `out[t] += sigmoid(gate[t]) * x[t]`.
     AddGated(AddGated<D::Binding>),
@@ -88,14 +88,18 @@ pub struct Scalar<B> {
     pub count: u32,
 }
 
-/// `out *= sigmoid(gate)`.
+/// `out *= function(gate)`.
 pub struct Gate<B> {
+    /// Function of the gates.
+    pub function: GateFunction,
     /// The gates.
     pub gate: B,
     /// Gated elements, updated in place.
     pub out: B,
-    /// Number of elements of each operand.
+    /// Number of gated elements.
     pub count: u32,
+    /// Number of adjacent elements that a gate multiplies; at least 1.
+    pub width: u32,
 }
 
 /// `out[t] += sigmoid(gate[t]) * x[t]`.
@@ -238,8 +242,18 @@ pub struct Rope<B> {
     pub sizes: RopeSizes,
     /// True if rotated pairs are adjacent elements.
     pub is_adjacent: bool,
+    /// For queries and for keys: true if the norm follows the rotation.
+    pub late_norms: [bool; 2],
     /// Epsilon added to the mean square of a norm.
     pub eps: f32,
+}
+
+impl<B> Rope<B> {
+    /// Returns `late_norms` as kernels read it: 1 for queries, plus 2 for keys.
+    pub fn late_norm_bits(&self) -> u32 {
+        let [queries, keys] = self.late_norms.map(u32::from);
+        queries + 2 * keys
+    }
 }
 
 /// Storing of keys and values in KV pages, whose memory must be allocated.

@@ -7,7 +7,9 @@
 
 use crate::fused::Fused;
 use nestling_formats::nested;
-use nestling_import::{Activation, ExpertGroups, GroupScore, RopePairs, RouterConfig, RouterScore};
+use nestling_import::{
+    Activation, ExpertGroups, GateFunction, GroupScore, RopePairs, RouterConfig, RouterScore,
+};
 
 /// Number of lanes of a float sum.
 pub const LANES: usize = 16;
@@ -188,12 +190,33 @@ pub fn silu(x: f32) -> f32 {
     x / (1.0 + exp(-x))
 }
 
-/// Computes `x[i] *= 1 / (1 + e^-gate[i])`.
+/// Multiplies equal parts of `x` by a function of their gates.
 #[inline(always)]
-pub fn gate(x: &mut [f32], gate: &[f32]) {
-    for (x, gate) in x.iter_mut().zip(gate) {
-        *x *= sigmoid(*gate);
+pub fn gate(function: GateFunction, x: &mut [f32], gate: &[f32]) {
+    match function {
+        // One gate per element vectorizes only as a loop over elements.
+        GateFunction::Sigmoid if x.len() == gate.len() => {
+            for (x, gate) in x.iter_mut().zip(gate) {
+                *x *= sigmoid(*gate);
+            }
+        }
+        GateFunction::Sigmoid => scale_parts(x, gate, sigmoid),
+        GateFunction::Softplus => scale_parts(x, gate, softplus),
     }
+}
+
+#[inline(always)]
+fn scale_parts(x: &mut [f32], gate: &[f32], function: impl Fn(f32) -> f32) {
+    let width = x.len().checked_div(gate.len()).map_or(1, |width| width.max(1));
+    for (part, gate) in x.chunks_exact_mut(width).zip(gate) {
+        scale(part, function(*gate));
+    }
+}
+
+/// Computes ln(1 + e^x) in double precision.
+#[inline(always)]
+pub fn softplus(x: f32) -> f32 {
+    if x > 20.0 { x } else { libm::log1p(f64::from(exp(x))) as f32 }
 }
 
 /// Computes 1 / (1 + e^-x).

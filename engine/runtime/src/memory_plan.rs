@@ -4,7 +4,7 @@
 use nestling_formats::store::{Group, GroupId, Index, Store};
 use nestling_formats::{Level, Plane};
 use nestling_import::{
-    AttentionConfig, ExpertBias, FeedForward, LatentConfig, ModelConfig, OutputGate, TokenMixer,
+    AttentionConfig, ExpertBias, FeedForward, LatentConfig, ModelConfig, TokenMixer,
 };
 
 use crate::options::{ModelOptions, Residence};
@@ -403,8 +403,8 @@ fn mixer_floats(config: &ModelConfig) -> (usize, usize) {
 fn attention_floats(attention: &AttentionConfig) -> (usize, usize) {
     let AttentionConfig { num_attention_heads, num_key_value_heads, head_dim, .. } = *attention;
     let qkv = (num_attention_heads + 2 * num_key_value_heads) * head_dim;
-    let gates = if attention.output_gate == OutputGate::Open { 0 } else { num_attention_heads };
-    (qkv, (num_attention_heads + gates + 2) * head_dim)
+    let gates = attention.output_gate.count(num_attention_heads, head_dim);
+    (qkv, (num_attention_heads + 2) * head_dim + gates)
 }
 
 fn latent_floats(latent: &LatentConfig) -> (usize, usize) {

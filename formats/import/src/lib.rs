@@ -53,10 +53,10 @@ pub use checkpoint::{Asset, Checkpoint, FloatPlace, MatrixPlace, TensorInfo};
 pub use config::{
     Activation, AngleFactors, Architecture, AttentionBias, AttentionConfig, BlockNorms,
     ContextLimit, DeltaNetConfig, ExpertBias, ExpertFormat, ExpertGroups, ExpertVector,
-    FeedForward, GenerationDefaults, GroupScore, LatentConfig, LayerConfig, Llama3Scaling,
-    LongRopeScaling, Mamba2Config, ModelConfig, Multipliers, OutputGate, QkNorm, RopeConfig,
-    RopePairs, RopeScaling, RouterConfig, RouterInput, RouterScore, SharedExpert, SharedGate,
-    ShortConvConfig, Sinks, TokenMixer, ValueNorm, ValueSource, YarnScaling,
+    FeedForward, GateFunction, GenerationDefaults, GroupScore, LatentConfig, LayerConfig,
+    Llama3Scaling, LongRopeScaling, Mamba2Config, ModelConfig, Multipliers, OutputGate, QkNorm,
+    RopeConfig, RopePairs, RopeScaling, RouterConfig, RouterInput, RouterScore, SharedExpert,
+    SharedGate, ShortConvConfig, Sinks, TokenMixer, ValueNorm, ValueSource, YarnScaling,
 };
 pub use element::ElementType;
 pub use file_state::file_state;

@@ -2,8 +2,8 @@
 
 use crate::config::{
     AttentionBias, AttentionConfig, BlockNorms, DeltaNetConfig, ExpertBias, ExpertVector,
-    FeedForward, LatentConfig, Mamba2Config, ModelConfig, OutputGate, QkNorm, RouterInput,
-    SharedExpert, SharedGate, ShortConvConfig, Sinks, TokenMixer, ValueSource,
+    FeedForward, LatentConfig, Mamba2Config, ModelConfig, QkNorm, RouterInput, SharedExpert,
+    SharedGate, ShortConvConfig, Sinks, TokenMixer, ValueSource,
 };
 use nestling_formats::{FloatId, FloatKind, MatrixId, MatrixKind};
 
@@ -126,14 +126,15 @@ impl ModelShape {
         if attention.values == ValueSource::Projection {
             self.matrix(dense(MatrixKind::Value), keys, hidden);
         }
-        if attention.output_gate == OutputGate::Sigmoid {
-            self.matrix(dense(MatrixKind::QueryGate), queries, hidden);
+        let gates = attention.output_gate.count(attention.num_attention_heads, head_dim);
+        if gates > 0 {
+            self.matrix(dense(MatrixKind::QueryGate), gates, hidden);
         }
         self.matrix(dense(MatrixKind::Output), hidden, queries);
         let at = Some(layer);
         let norms = match attention.qk_norm {
             QkNorm::Absent => None,
-            QkNorm::PerHead => Some((head_dim, head_dim)),
+            QkNorm::PerHead | QkNorm::PerHeadAfterRope => Some((head_dim, head_dim)),
             QkNorm::FullWidth => Some((queries, keys)),
         };
         if let Some((queries, keys)) = norms {
@@ -141,10 +142,6 @@ impl ModelShape {
             self.vector(FloatKind::KeyNorm, at, keys);
         }
         if attention.bias != AttentionBias::Absent {
-            let gates = match attention.output_gate {
-                OutputGate::Open => 0,
-                OutputGate::Sigmoid => queries,
-            };
             self.vector(FloatKind::QueryBias, at, queries + gates);
             self.vector(FloatKind::KeyBias, at, keys);
             self.vector(FloatKind::ValueBias, at, keys);

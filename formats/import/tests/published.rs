@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// File name, and the number of parameters in billions: the publisher's or one counted by hand, as
 /// `data/published/README.md` says.
-const MODELS: [(&str, f64); 46] = [
+const MODELS: [(&str, f64); 48] = [
     ("DeepSeek-V2-Lite", 15.7),
     ("DeepSeek-V3", 671.0),
     ("DeepSeek-V3.2", 671.0),
@@ -17,10 +17,12 @@ const MODELS: [(&str, f64); 46] = [
     ("GLM-4.7", 355.0),
     ("GLM-4.7-Flash", 29.94),
     ("GLM-5.3", 743.2),
+    ("Hunyuan-A13B-Instruct", 80.39),
     ("K-EXAONE-236B-A23B", 236.57),
     ("Kimi-K2-Instruct", 1026.4),
     ("LFM2-1.2B", 1.17),
     ("LFM2-8B-A1B", 8.34),
+    ("Laguna-S-2.1", 117.6),
     ("Ling-mini-2.0", 16.26),
     ("Llama-3.3-70B-Instruct", 70.6),
     ("MiniMax-M2", 230.0),

@@ -275,7 +275,7 @@ params! {
         query_norm: u32,
         key_norm: u32,
         eps: f32,
-        padding: u32,
+        late_norms: u32,
     }
 
     /// Position of a row, and index of its sequence's first page in the page list.
@@ -345,11 +345,13 @@ params! {
         cols: u32,
     }
 
-    /// Multiplication by sigmoids.
+    /// Multiplication by a function of gates.
     GateParams {
         gate: u64,
         out: u64,
         count: u64,
+        width: u32,
+        is_softplus: u32,
     }
 
     /// Scaling, soft-capping or clearing of elements.

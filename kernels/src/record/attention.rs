@@ -35,7 +35,7 @@ pub(super) fn rope(recorder: &mut Recorder, of: &Rope<Address>) -> Result<(), En
         query_norm: query_norm.length,
         key_norm: key_norm.length,
         eps: of.eps,
-        padding: 0,
+        late_norms: of.late_norm_bits(),
     };
     Ok(recorder.launch(params.launch(), &params)?)
 }

@@ -4,6 +4,7 @@ use nestling_core::EngineError;
 use nestling_gpu::{
     AddGated, Argmax, ArgmaxMerge, ExpertsSum, Gate, GatherRows, Scalar, ScalarKind,
 };
+use nestling_import::GateFunction;
 
 use crate::driver::Address;
 use crate::kernel::Kernel;
@@ -24,7 +25,13 @@ pub(super) fn scalar(recorder: &mut Recorder, of: &Scalar<Address>) -> Result<()
 }
 
 pub(super) fn gate(recorder: &mut Recorder, of: &Gate<Address>) -> Result<(), EngineError> {
-    let params = GateParams { gate: of.gate, out: of.out, count: of.count.into() };
+    let params = GateParams {
+        gate: of.gate,
+        out: of.out,
+        count: of.count.into(),
+        width: of.width,
+        is_softplus: u32::from(of.function == GateFunction::Softplus),
+    };
     Ok(recorder.launch(params.launch(), &params)?)
 }
 

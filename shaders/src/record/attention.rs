@@ -35,6 +35,7 @@ pub(super) fn rope(
         adjacent: u32::from(of.is_adjacent),
         query_norm,
         key_norm,
+        late_norms: of.late_norm_bits(),
         eps: of.eps,
     };
     // A missing norm is replaced by any read-only binding.

@@ -5,6 +5,7 @@ use nestling_core::EngineError;
 use nestling_gpu::{
     AddGated, Argmax, ArgmaxMerge, ExpertsSum, Gate, GatherRows, Scalar, ScalarKind,
 };
+use nestling_import::GateFunction;
 
 use crate::backend::WgpuBackend;
 use crate::params::{
@@ -51,9 +52,10 @@ pub(super) fn scalar(
 
 pub(super) fn gate(
     WgpuBackend { recorder, pipelines, .. }: &mut WgpuBackend,
-    Gate { gate, out, count }: &Gate<Binding>,
+    Gate { function, gate, out, count, width }: &Gate<Binding>,
 ) -> Result<(), EngineError> {
-    let params = GateParams { count: *count };
+    let is_softplus = u32::from(*function == GateFunction::Softplus);
+    let params = GateParams { count: *count, width: *width, is_softplus };
     per_element(recorder, &pipelines.gate, &[gate.clone(), out.clone()], *count, &params)
 }
 

@@ -1,6 +1,7 @@
 //! Operand validation shared by all encoders; an encoder behind [`CheckedEncoder`] only computes.
 
 use nestling_formats::Level;
+use nestling_import::GateFunction;
 
 use super::checks::Operation;
 use super::{
@@ -178,9 +179,16 @@ impl<B: Backend, E: Encoder<B>> Encoder<B> for CheckedEncoder<E> {
         self.0.mamba2(mamba2, rows, projected, states, out)
     }
 
-    fn gate(&mut self, gate: &B::Buffer, out: &mut B::Buffer) -> Result<(), EngineError> {
-        Operation("gate").shape("out", gate.shape(), out.shape())?;
-        self.0.gate(gate, out)
+    fn gate(
+        &mut self,
+        function: GateFunction,
+        gate: &B::Buffer,
+        out: &mut B::Buffer,
+    ) -> Result<(), EngineError> {
+        let (op, gates, gated) = (Operation("gate"), gate.shape(), out.shape());
+        op.size("rows of out", gates.rows, gated.rows)?;
+        op.multiple("columns of out", gates.cols, gated.cols)?;
+        self.0.gate(function, gate, out)
     }
 
     fn route(

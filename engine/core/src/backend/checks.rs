@@ -268,7 +268,9 @@ impl Operation {
         heads: usize,
     ) -> Result<(), EngineError> {
         match norm {
-            HeadNorm::PerHead(norm) => self.at_most("norm of a head", dim, norm.shape().cols),
+            HeadNorm::PerHead(norm) | HeadNorm::PerHeadAfterRope(norm) => {
+                self.at_most("norm of a head", dim, norm.shape().cols)
+            }
             HeadNorm::FullWidth(norm) if heads > 0 => {
                 self.size("norm of all heads", heads * dim, norm.shape().cols)
             }

@@ -1,6 +1,7 @@
 //! Operations of one step on a device.
 
 use nestling_formats::Level;
+use nestling_import::GateFunction;
 
 use super::{
     AttentionHeads, Backend, DeltaNet, FeedForward, HasShape, HeadMatrices, Linear, Mamba2,
@@ -100,8 +101,8 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer,       // [T, H * (N + R)]
     ) -> Result<(), EngineError>;
 
-    /// Norms and rotates queries in place. If there is a pool, it also norms and rotates keys, norms values,
-    /// and stores both in their pages. The R elements of a head starting at `rope_first` are rotated in
+    /// Norms and rotates queries in place, in the order of [`HeadNorm`](super::HeadNorm). If there is a pool, it also
+    /// norms and rotates keys, norms values, and stores both in their pages. The R elements of a head starting at `rope_first` are rotated in
     /// pairs. The first R/2 columns of `angles` are the cosines, the others the sines of each row's position.
     /// If the first elements of a key are its value ([`KvValues::KeyPrefix`]), there are no separate values.
     ///
@@ -183,14 +184,15 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer, // [T, inner]
     ) -> Result<(), EngineError>;
 
-    /// Computes `out *= sigmoid(gate)`, element by element.
+    /// Computes `out[t, g, i] *= function(gate[t, g])`: each of G gates multiplies N adjacent elements.
     ///
     /// # Errors
     /// Returns an error if sizes differ or the device failed.
     fn gate(
         &mut self,
-        gate: &B::Buffer,    // [T, N]
-        out: &mut B::Buffer, // [T, N]
+        function: GateFunction,
+        gate: &B::Buffer,    // [T, G]
+        out: &mut B::Buffer, // [T, G * N]
     ) -> Result<(), EngineError>;
 
     /// Selects the K experts of each row and their weights by the router's rule. If scores are equal, the

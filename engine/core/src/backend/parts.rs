@@ -89,6 +89,8 @@ pub enum HeadNorm<B: Backend> {
     Absent,
     /// Norm of each head, `[head_dim]`.
     PerHead(B::Floats),
+    /// Norm of each head after its rotation, `[head_dim]`.
+    PerHeadAfterRope(B::Floats),
     /// Norm over all heads of a row together, `[heads * head_dim]`.
     FullWidth(B::Floats),
 }

@@ -16,6 +16,7 @@ use std::slice;
 use std::sync::{Arc, Mutex};
 
 use nestling_formats::Level;
+use nestling_import::GateFunction;
 
 use super::{
     AttentionHeads, Backend, BindWeights, DeltaNet, Encoder, FeedForward, HasShape, HeadMatrices,
@@ -480,8 +481,13 @@ impl<B: Backend, E: Encoder<B>> Encoder<B> for RankEncoder<E> {
         self.encoder.rope(heads, rows, angles, qkv, kv)
     }
 
-    fn gate(&mut self, gate: &B::Buffer, out: &mut B::Buffer) -> Result<(), EngineError> {
-        self.encoder.gate(gate, out)
+    fn gate(
+        &mut self,
+        function: GateFunction,
+        gate: &B::Buffer,
+        out: &mut B::Buffer,
+    ) -> Result<(), EngineError> {
+        self.encoder.gate(function, gate, out)
     }
 
     fn route(

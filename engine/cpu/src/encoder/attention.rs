@@ -80,8 +80,10 @@ fn rotate(
                 if let HeadNorm::PerHead(weight) = norm {
                     team.kernels.rms_norm_in_place(&mut x[..weight.len()], weight, heads.eps);
                 }
-                let x = &mut x[heads.rope_first..][..angles.len()];
-                math::rope(heads.rope_pairs, x, cos, sin);
+                math::rope(heads.rope_pairs, &mut x[heads.rope_first..][..angles.len()], cos, sin);
+                if let HeadNorm::PerHeadAfterRope(weight) = norm {
+                    team.kernels.rms_norm_in_place(&mut x[..weight.len()], weight, heads.eps);
+                }
             }
         }
     });

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use nestling_formats::Level;
-use nestling_import::DeltaNetConfig;
+use nestling_import::{DeltaNetConfig, GateFunction};
 
 use super::tests::noise;
 use super::*;
@@ -201,23 +201,39 @@ fn states_that_do_not_fit_the_rows_are_refused() {
     refuse(Layer::new(Reference, SHAPES[1]));
 }
 
+/// Each gate multiplies `width` elements.
+fn gated<B: Backend>(mut backend: B, function: GateFunction, width: usize) -> Vec<f32> {
+    let mut gate = backend.buffer(3, 37).unwrap();
+    let mut x = backend.buffer(3, 37 * width).unwrap();
+    let mut encoder = backend.encoder();
+    encoder.write(&noise(3 * 37, 1), &mut gate).unwrap();
+    encoder.write(&noise(3 * 37 * width, 2), &mut x).unwrap();
+    encoder.gate(function, &gate, &mut x).unwrap();
+    block_on(encoder.read(&x)).unwrap()
+}
+
 #[test]
-fn gates_are_sigmoids() {
-    fn run<B: Backend>(mut backend: B) -> Vec<f32> {
-        let [mut gate, mut x] = [(); 2].map(|()| backend.buffer(3, 37).unwrap());
-        let mut encoder = backend.encoder();
-        encoder.write(&noise(3 * 37, 1), &mut gate).unwrap();
-        encoder.write(&noise(3 * 37, 2), &mut x).unwrap();
-        encoder.gate(&gate, &mut x).unwrap();
-        block_on(encoder.read(&x)).unwrap()
-    }
-    let wanted = run(Reference);
-    let exact = noise(3 * 37, 1).into_iter().zip(noise(3 * 37, 2));
-    for (found, (gate, x)) in wanted.iter().zip(exact) {
-        let exact = f64::from(x) / (1.0 + f64::from(-gate).exp());
-        assert!((f64::from(*found) - exact).abs() < 1e-6, "{found} {exact}");
-    }
-    for kernels in Kernels::available() {
-        assert_eq!(run(Cpu::with(Arc::new(ThreadPool::new(2)), kernels)), wanted);
+fn gates_multiply_by_their_function() {
+    for (function, width) in [
+        (GateFunction::Sigmoid, 1),
+        (GateFunction::Sigmoid, 4),
+        (GateFunction::Softplus, 1),
+        (GateFunction::Softplus, 6),
+    ] {
+        let wanted = gated(Reference, function, width);
+        let gates = noise(3 * 37, 1);
+        for (index, (found, x)) in wanted.iter().zip(noise(3 * 37 * width, 2)).enumerate() {
+            let gate = f64::from(gates[index / width]);
+            let factor = match function {
+                GateFunction::Sigmoid => 1.0 / (1.0 + (-gate).exp()),
+                GateFunction::Softplus => gate.exp().ln_1p(),
+            };
+            let exact = f64::from(x) * factor;
+            assert!((f64::from(*found) - exact).abs() < 1e-6, "{function:?}: {found} {exact}");
+        }
+        for kernels in Kernels::available() {
+            let cpu = Cpu::with(Arc::new(ThreadPool::new(2)), kernels);
+            assert_eq!(gated(cpu, function, width), wanted, "{function:?} {width}");
+        }
     }
 }

@@ -28,6 +28,7 @@ use std::sync::Mutex;
 
 use nestling_formats::Level;
 use nestling_formats::memory::try_reserve;
+use nestling_import::GateFunction;
 
 use super::aligned::STEP;
 use super::columns::{Cut, for_each_block};
@@ -321,10 +322,15 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         mamba2::mamba2(team, &mut scratch.delta_net, mamba2, rows, projected, states, out)
     }
 
-    fn gate(&mut self, gate: &CpuBuffer, out: &mut CpuBuffer) -> Result<(), EngineError> {
+    fn gate(
+        &mut self,
+        function: GateFunction,
+        gate: &CpuBuffer,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
         let (team, cols) = (&self.cpu.team, out.cols);
         team.for_each_row(&mut out.values, cols, 2 * ROW_COST * cols, |row, out| {
-            team.kernels.gate(out, &gate.values[row * cols..][..cols]);
+            team.kernels.gate(function, out, &gate.values[row * gate.cols..][..gate.cols]);
         });
         Ok(())
     }

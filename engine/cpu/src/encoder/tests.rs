@@ -412,13 +412,16 @@ fn queries_alone_attend_as_beside_their_keys() {
 }
 
 /// Returns heads with separate norms. With an f16 KV cache, one norm covers all heads. With an integer KV
-/// cache, there is a window, sinks and a norm of values.
+/// cache, norms follow RoPE, and there is a window, sinks and a norm of values.
 fn heads<B: Backend>(case: &Case, backend: &mut B) -> AttentionHeads<B> {
     let (num_attention_heads, num_key_value_heads, head_dim) = HEADS;
     let mut norm = |heads: usize, seed| match case.kv {
         KvDtype::F16 => {
             let weight = noise(heads * head_dim, seed);
             HeadNorm::FullWidth(backend.upload_floats(&weight).unwrap())
+        }
+        KvDtype::Int8 => {
+            HeadNorm::PerHeadAfterRope(backend.upload_floats(&noise(head_dim, seed)).unwrap())
         }
         _ => HeadNorm::PerHead(backend.upload_floats(&noise(head_dim, seed)).unwrap()),
     };

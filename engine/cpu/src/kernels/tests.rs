@@ -111,7 +111,7 @@ fn delta_nets_agree() {
     });
     compare("gate", |kernels, size| {
         let mut out = noise(size, 33);
-        kernels.gate(&mut out, &noise(size, 34));
+        kernels.gate(GateFunction::Sigmoid, &mut out, &noise(size, 34));
         out
     });
     compare("state_factors", |kernels, size| {

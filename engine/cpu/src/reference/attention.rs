@@ -101,6 +101,9 @@ fn rotate(
                     math::rms_norm_in_place(&mut x[..weight.len()], weight, heads.eps);
                 }
                 math::rope(heads.rope_pairs, &mut x[heads.rope_first..][..angles.len()], cos, sin);
+                if let HeadNorm::PerHeadAfterRope(weight) = norm {
+                    math::rms_norm_in_place(&mut x[..weight.len()], weight, heads.eps);
+                }
             }
         }
     }

@@ -14,6 +14,7 @@ mod short_conv;
 mod tests;
 
 use nestling_formats::Level;
+use nestling_import::GateFunction;
 
 use super::math;
 use super::states::CpuStates;
@@ -403,10 +404,11 @@ impl Encoder<Reference> for ReferenceEncoder {
 
     fn gate(
         &mut self,
+        function: GateFunction,
         gate: &ReferenceBuffer,
         out: &mut ReferenceBuffer,
     ) -> Result<(), EngineError> {
-        math::gate(&mut out.values, &gate.values);
+        math::gate(function, &mut out.values, &gate.values);
         Ok(())
     }
 

@@ -106,7 +106,10 @@ impl<D: Device> HeadRows<'_, D> {
                     let parts = RowParts { first: first * d, parts: 1 };
                     self.norm_parts(device, weight, x, parts)?;
                 }
-                HeadNorm::PerHead(_) | HeadNorm::FullWidth(_) | HeadNorm::Absent => {}
+                HeadNorm::PerHead(_)
+                | HeadNorm::PerHeadAfterRope(_)
+                | HeadNorm::FullWidth(_)
+                | HeadNorm::Absent => {}
             }
         }
         device.record(Operation::Rope(Rope {
@@ -124,6 +127,8 @@ impl<D: Device> HeadRows<'_, D> {
                 rope_dims: word("rotated elements", angles.cols)?,
             },
             is_adjacent: matches!(heads.rope_pairs, RopePairs::Adjacent),
+            late_norms: [&heads.query_norm, &heads.key_norm]
+                .map(|norm| matches!(norm, HeadNorm::PerHeadAfterRope(_))),
             eps: heads.eps,
         }))
     }
@@ -174,7 +179,7 @@ impl<D: Device> HeadRows<'_, D> {
 
 fn per_head<D: Device>(norm: &HeadNorm<D>) -> Result<Option<NormWeight<D::Binding>>, EngineError> {
     match norm {
-        HeadNorm::PerHead(weight) => {
+        HeadNorm::PerHead(weight) | HeadNorm::PerHeadAfterRope(weight) => {
             let length = word("norm", weight.count)?;
             Ok(Some(NormWeight { binding: weight.binding(), length }))
         }

@@ -1,6 +1,7 @@
 //! Elementwise operations, and operations on whole rows.
 
 use nestling_core::EngineError;
+use nestling_import::GateFunction;
 
 use crate::command_recorder::CommandRecorder;
 use crate::device::Device;
@@ -33,11 +34,14 @@ pub(super) fn clear<D: Device>(
 
 pub(super) fn gate<D: Device>(
     device: &mut D,
+    function: GateFunction,
     gate: &GpuBuffer<D>,
     out: &GpuBuffer<D>,
 ) -> Result<(), EngineError> {
     let count = word("elements of a buffer", out.elements())?;
-    device.record(Operation::Gate(Gate { gate: gate.binding(), out: out.binding(), count }))
+    let width = word("elements of a gate", out.cols / gate.cols.max(1))?.max(1);
+    let (gate, out) = (gate.binding(), out.binding());
+    device.record(Operation::Gate(Gate { function, gate, out, count, width }))
 }
 
 pub(super) fn add_gated<D: Device>(

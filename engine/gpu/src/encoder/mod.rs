@@ -24,6 +24,7 @@ use nestling_core::backend::{
 use nestling_core::batch::StepRows;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Level;
+use nestling_import::GateFunction;
 
 use crate::command_recorder::CommandRecorder;
 use crate::device::Device;
@@ -262,9 +263,14 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
         mamba2::mamba2(self.operation()?, mamba2, rows, projected, states, out)
     }
 
-    fn gate(&mut self, gate: &GpuBuffer<D>, out: &mut GpuBuffer<D>) -> Result<(), EngineError> {
+    fn gate(
+        &mut self,
+        function: GateFunction,
+        gate: &GpuBuffer<D>,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), EngineError> {
         out.mark_changed();
-        elementwise::gate(self.operation()?, gate, out)
+        elementwise::gate(self.operation()?, function, gate, out)
     }
 
     fn route(

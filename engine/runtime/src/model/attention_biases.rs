@@ -1,7 +1,7 @@
 //! Biases of the attention projections.
 
 use nestling_formats::{FloatKind, MatrixKind};
-use nestling_import::{AttentionBias, AttentionConfig, ModelConfig, OutputGate};
+use nestling_import::{AttentionBias, AttentionConfig, ModelConfig};
 
 use super::floats::Floats;
 use nestling_core::error::EngineError;
@@ -24,17 +24,12 @@ impl AttentionBiases {
         if heads.bias == AttentionBias::Absent {
             return Ok(Self(list));
         }
-        match heads.output_gate {
-            OutputGate::Open => {
-                let bias = floats.get(FloatKind::QueryBias, queries)?;
-                list.push((MatrixKind::Query, bias.to_vec()));
-            }
-            OutputGate::Sigmoid => {
-                let both = floats.get(FloatKind::QueryBias, 2 * queries)?;
-                let (query, gate) = both.split_at(queries);
-                list.push((MatrixKind::Query, query.to_vec()));
-                list.push((MatrixKind::QueryGate, gate.to_vec()));
-            }
+        let gates = heads.output_gate.count(heads.num_attention_heads, heads.head_dim);
+        let both = floats.get(FloatKind::QueryBias, queries + gates)?;
+        let (query, gate) = both.split_at(queries);
+        list.push((MatrixKind::Query, query.to_vec()));
+        if gates > 0 {
+            list.push((MatrixKind::QueryGate, gate.to_vec()));
         }
         for (kind, bias) in
             [(MatrixKind::Key, FloatKind::KeyBias), (MatrixKind::Value, FloatKind::ValueBias)]

@@ -20,7 +20,7 @@ pub mod weights;
 
 pub use activations::Activations;
 pub use embedding::Embedding;
-pub use mixer::{AttentionWeights, MixerWeights};
+pub use mixer::{AttentionWeights, GateWeights, MixerWeights};
 pub use rope::{RopeAngles, rope_kinds};
 pub use runner::{Runner, RunnerOptions};
 pub use weights::{LayerWeights, SharedWeights, Weights};

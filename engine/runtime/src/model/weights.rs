@@ -4,8 +4,8 @@ use nestling_formats::store::GroupId;
 use nestling_formats::{FloatKind, Invariant, Level, MatrixKind};
 use nestling_import::{
     AttentionConfig, BlockNorms, DeltaNetConfig, ExpertVector, FeedForward as FeedForwardConfig,
-    LayerConfig, ModelConfig, Multipliers, OutputGate, QkNorm, RouterInput, SharedGate, Sinks,
-    TokenMixer, ValueNorm, ValueSource,
+    LayerConfig, ModelConfig, Multipliers, QkNorm, RouterInput, SharedGate, Sinks, TokenMixer,
+    ValueNorm, ValueSource,
 };
 
 use super::Embedding;
@@ -339,7 +339,7 @@ impl<B: Backend> Loader<'_, B> {
         if heads.values == ValueSource::Keys {
             dense.share(MatrixKind::Key, MatrixKind::Value);
         }
-        let has_gate = heads.output_gate == OutputGate::Sigmoid;
+        let gates = heads.output_gate.count(heads.num_attention_heads, head_dim);
         let biases = AttentionBiases::read(config, heads, floats)?;
         let mut linear = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
             self.linear(kind, &dense.take(kind, rows, cols)?, biases.of(kind))
@@ -350,7 +350,13 @@ impl<B: Backend> Loader<'_, B> {
             linear(MatrixKind::Value, keys, hidden)?,
         ];
         let output = linear(MatrixKind::Output, hidden, queries)?;
-        let gate = has_gate.then(|| linear(MatrixKind::QueryGate, queries, hidden)).transpose()?;
+        let gate = match heads.output_gate.function() {
+            None => None,
+            Some(function) => {
+                let projection = linear(MatrixKind::QueryGate, gates, hidden)?;
+                Some(attention::GateWeights { function, projection })
+            }
+        };
         let heads_of = self.heads(config, heads, floats)?;
         let rope = index_of(&rope_kinds(config), &heads.rope)?;
         let shape = attention::shape(heads);
@@ -412,6 +418,9 @@ impl<B: Backend> Loader<'_, B> {
                 QkNorm::Absent => HeadNorm::Absent,
                 QkNorm::PerHead => {
                     HeadNorm::PerHead(floats.upload(self.backend, kind, head_dim)?)
+                }
+                QkNorm::PerHeadAfterRope => {
+                    HeadNorm::PerHeadAfterRope(floats.upload(self.backend, kind, head_dim)?)
                 }
                 QkNorm::FullWidth => {
                     HeadNorm::FullWidth(floats.upload(self.backend, kind, count * head_dim)?)

@@ -85,6 +85,8 @@ family!(nemotron_h, "nemotron-h");
 family!(nemotron_h_dense, "nemotron-h-dense");
 family!(granite_moe_shared, "granite-moe-shared");
 family!(kimi_k2, "kimi-k2");
+family!(hunyuan_v1_moe, "hunyuan-v1-moe");
+family!(laguna, "laguna");
 family!(lfm2, "lfm2");
 family!(lfm2_moe, "lfm2-moe");
 family!(lfm2_moe_bias, "lfm2-moe-bias");
@@ -130,6 +132,8 @@ calibration! {
     #[ignore = "slow"] nemotron_h_dense: "nemotron-h-dense",
     #[ignore = "slow"] granite_moe_shared: "granite-moe-shared",
     #[ignore = "slow"] kimi_k2: "kimi-k2",
+    hunyuan_v1_moe: "hunyuan-v1-moe",
+    laguna: "laguna",
     #[ignore = "slow"] lfm2: "lfm2",
     lfm2_moe: "lfm2-moe",
     #[ignore = "slow"] lfm2_moe_bias: "lfm2-moe-bias",

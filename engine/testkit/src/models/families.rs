@@ -55,6 +55,8 @@ families! {
     nemotron_h_dense: "nemotron-h-dense",
     granite_moe_shared: "granite-moe-shared",
     kimi_k2: "kimi-k2",
+    hunyuan_v1_moe: "hunyuan-v1-moe",
+    laguna: "laguna",
     lfm2: "lfm2",
     lfm2_moe: "lfm2-moe",
     lfm2_moe_bias: "lfm2-moe-bias",

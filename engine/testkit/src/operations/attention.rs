@@ -29,6 +29,7 @@ pub struct Case {
 enum Norm {
     Absent,
     PerHead,
+    PerHeadAfterRope,
     FullWidth,
 }
 
@@ -54,6 +55,9 @@ impl Case {
         let mut norm = |heads: usize, seed| match self.norm {
             Norm::Absent => HeadNorm::Absent,
             Norm::PerHead => HeadNorm::PerHead(backend.upload_floats(&noise(d - 4, seed)).unwrap()),
+            Norm::PerHeadAfterRope => {
+                HeadNorm::PerHeadAfterRope(backend.upload_floats(&noise(d - 4, seed)).unwrap())
+            }
             Norm::FullWidth => {
                 HeadNorm::FullWidth(backend.upload_floats(&noise(heads * d, seed)).unwrap())
             }
@@ -150,6 +154,8 @@ pub fn cases() -> Vec<Case> {
         Case { dtype: KvDtype::F16, norm: Norm::PerHead, ..PLAIN },
         Case { dtype: KvDtype::Int8, norm: Norm::FullWidth, ..PLAIN },
         Case { norm: Norm::PerHead, pairs: RopePairs::Adjacent, rope: (4, 12), ..PLAIN },
+        Case { norm: Norm::PerHeadAfterRope, ..PLAIN },
+        Case { norm: Norm::PerHeadAfterRope, pairs: RopePairs::Adjacent, rope: (8, 12), ..PLAIN },
         Case { window: Some(70), sinks: true, ..PLAIN },
         Case { window: Some(1), heads: (4, 4, 132), rope: (0, 64), ..PLAIN },
         latent,

@@ -3,6 +3,7 @@
 use nestling_core::backend::{Backend, Encoder};
 use nestling_core::driver::block_on;
 use nestling_cpu::Cpu;
+use nestling_import::GateFunction;
 
 use crate::values::{EPSILON, buffer, expect_close, noise, read};
 use crate::{OperationsDevice, Test, tests};
@@ -21,6 +22,8 @@ pub fn operations<B: Backend>(
     let row_gates = buffer(backend, 1, &wide[..rows]);
     let x = buffer(backend, cols, &noise(rows * cols, 2));
     let mut gated = buffer(backend, cols, &noise(rows * cols, 3));
+    let [mut opened, mut opened_rows] =
+        [6, 7].map(|seed| buffer(backend, cols, &noise(rows * cols, seed)));
     let mut sum = buffer(backend, cols, &noise(rows * cols, 4));
     let mut gathered = backend.buffer(rows + 2, cols).unwrap();
     let mut written = buffer(backend, cols, &noise(rows * cols, 5));
@@ -29,7 +32,9 @@ pub fn operations<B: Backend>(
     let mut encoder = backend.encoder();
     encoder.scale(0.3, &mut scaled).unwrap();
     encoder.softcap(30.0, &mut capped).unwrap();
-    encoder.gate(&gates, &mut gated).unwrap();
+    encoder.gate(GateFunction::Sigmoid, &gates, &mut gated).unwrap();
+    encoder.gate(GateFunction::Softplus, &gates, &mut opened).unwrap();
+    encoder.gate(GateFunction::Softplus, &row_gates, &mut opened_rows).unwrap();
     encoder.add_gated(&row_gates, &x, &mut sum).unwrap();
     encoder.gather_rows(&x, &indices, &mut gathered).unwrap();
     encoder.write_rows(&wide[..written_rows.len() * cols], &written_rows, &mut written).unwrap();
@@ -39,6 +44,8 @@ pub fn operations<B: Backend>(
         ("scale", &scaled),
         ("softcap", &capped),
         ("gate", &gated),
+        ("gate by softplus", &opened),
+        ("gate of rows", &opened_rows),
         ("add_gated", &sum),
         ("gather_rows", &gathered),
         ("write_rows", &written),
@@ -67,13 +74,14 @@ fn what_is_no_number_stays_so<D: OperationsDevice>() {
     let mut device = D::device();
     let nan = buffer(&mut device, 3, &[1.0, f32::NAN, -2.0]);
     let mut capped = buffer(&mut device, 3, &[1.0, f32::NAN, -2.0]);
-    let mut gated = buffer(&mut device, 3, &[1.0; 3]);
+    let [mut gated, mut opened] = [(); 2].map(|()| buffer(&mut device, 3, &[1.0; 3]));
     let mut encoder = device.encoder();
     encoder.softcap(30.0, &mut capped).unwrap();
-    encoder.gate(&nan, &mut gated).unwrap();
+    encoder.gate(GateFunction::Sigmoid, &nan, &mut gated).unwrap();
+    encoder.gate(GateFunction::Softplus, &nan, &mut opened).unwrap();
     encoder.flush().unwrap();
     drop(encoder);
-    for found in [read(&mut device, &capped), read(&mut device, &gated)] {
+    for found in [&capped, &gated, &opened].map(|buffer| read(&mut device, buffer)) {
         assert!(found[0].is_finite() && found[1].is_nan() && found[2].is_finite(), "{found:?}");
     }
 }

@@ -53,6 +53,10 @@ pub enum Architecture {
     ExaoneMoe,
     /// `SolarOpenForCausalLM`.
     SolarOpen,
+    /// `HunYuanMoEV1ForCausalLM`: Hunyuan-A13B.
+    HunyuanV1Moe,
+    /// `LagunaForCausalLM`.
+    Laguna,
     /// `Lfm2ForCausalLM`, dense.
     Lfm2,
     /// `Lfm2MoeForCausalLM`.

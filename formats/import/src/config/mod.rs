@@ -25,7 +25,9 @@ mod glm4_moe_lite;
 mod gpt_oss;
 mod granite_moe;
 mod granite_moe_hybrid;
+mod hunyuan_v1_moe;
 mod keys;
+mod laguna;
 mod latent;
 mod lfm2;
 mod lfm2_moe;
@@ -37,6 +39,7 @@ mod multipliers;
 pub(crate) mod nearest;
 mod nemotron_h;
 mod olmoe;
+mod output_gate;
 mod qwen2;
 mod qwen2_moe;
 mod qwen3;
@@ -64,6 +67,7 @@ pub use generation::GenerationDefaults;
 pub use latent::LatentConfig;
 pub use mamba2::Mamba2Config;
 pub use multipliers::Multipliers;
+pub use output_gate::{GateFunction, OutputGate};
 pub use rope::{
     AngleFactors, Llama3Scaling, LongRopeScaling, RopeConfig, RopeScaling, YarnScaling,
 };
@@ -109,6 +113,8 @@ const FAMILIES: &[Family] = &[
     granite_moe::SHARED_FAMILY,
     granite_moe::DENSE_FAMILY,
     granite_moe_hybrid::FAMILY,
+    hunyuan_v1_moe::FAMILY,
+    laguna::FAMILY,
     lfm2::FAMILY,
     lfm2_moe::FAMILY,
     llama::FAMILY,
@@ -285,6 +291,8 @@ pub enum QkNorm {
     Absent,
     /// A norm per head, with weights shared by all heads.
     PerHead,
+    /// The same norm after RoPE.
+    PerHeadAfterRope,
     /// A norm over all heads together, with a weight per element.
     FullWidth,
 }
@@ -325,15 +333,6 @@ pub enum ExpertFormat {
     Floats,
     /// MXFP4, which stores represent exactly at level 4.
     Mxfp4,
-}
-
-/// Elementwise gate of the attention output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum OutputGate {
-    /// Ungated output.
-    Open,
-    /// Sigmoid of a projection of the layer's input.
-    Sigmoid,
 }
 
 /// Source of the attention values.

@@ -213,7 +213,60 @@ fn read_rope(
         Some(rope) => read_scaling(fields, rope, dims)?,
         None => RopeScaling::None,
     };
-    // All frequencies are equal with this base, so low and high ones cannot be distinguished.
+    refuse_flat_yarn(fields, theta, dims, scaling)
+}
+
+/// Reads the RoPE settings of one kind of layers from its object alone. Part of each head may be rotated.
+pub(super) fn of_layers(
+    fields: &Fields,
+    own: &Fields,
+    head_dim: usize,
+) -> Result<RopeConfig, ImportError> {
+    let dims = turned_dims(own, None, head_dim, RotatedPart::Part(head_dim))?;
+    let scaling = read_scaling(fields, own, dims)?;
+    own.refuse_null("rope_theta")?;
+    let theta = checked_theta(own, own.number("rope_theta")?)?;
+    refuse_flat_yarn(own, theta, dims, scaling)
+}
+
+/// Reads an object of type `dynamic` with a fixed `alpha`, which stretches the base for all contexts.
+pub(super) fn stretched(
+    fields: &Fields,
+    rope: &Fields,
+    head_dim: usize,
+) -> Result<RopeConfig, ImportError> {
+    const ALPHA: &str = "alpha";
+    for key in ["rope_type", "type"] {
+        rope.refuse_null(key)?;
+        if rope.text(key)?.is_some_and(|kind| kind != "dynamic") {
+            return Err(rope.unsupported(key, &format!("supported: dynamic, beside `{ALPHA}`")));
+        }
+    }
+    if rope.text("rope_type")?.or(rope.text("type")?).is_none() {
+        return Err(rope.wrong("rope_type", format!("dynamic, beside `{ALPHA}`")));
+    }
+    let known = |key: &str| KEYS.contains(&key) || YARN_KEYS.contains(&key) || key == ALPHA;
+    if let Some((key, value)) = rope.members().find(|(key, _)| !known(key)) {
+        return Err(rope.unknown(key, value));
+    }
+    let dims = turned_dims(fields, Some(rope), head_dim, RotatedPart::Whole)?;
+    let alpha = positive(rope, ALPHA, None)?;
+    let theta = rope_theta(fields, Some(rope))?;
+    if dims <= 2 {
+        return Err(fields.wrong("head_dim", "more than 2"));
+    }
+    let stretch = libm::pow(alpha, dims as f64 / (dims - 2) as f64);
+    let theta = checked_theta(fields, Some(theta * stretch))?;
+    Ok(RopeConfig { theta, dims, scaling: RopeScaling::None })
+}
+
+/// Returns the settings, unless YaRN cannot distinguish low and high frequencies because all are equal.
+fn refuse_flat_yarn(
+    fields: &Fields,
+    theta: f64,
+    dims: usize,
+    scaling: RopeScaling,
+) -> Result<RopeConfig, ImportError> {
     if matches!(scaling, RopeScaling::Yarn(_)) && theta <= 1.0 {
         return Err(fields.wrong("rope_theta", "a number above 1 with YaRN"));
     }

@@ -6,7 +6,7 @@ use super::families::{FAMILIES, GROUPED};
 use super::family::{Family, SIGMOID};
 use super::key::Key;
 use super::keys::{Keys, whole};
-use super::{BlockType, GgufHeader, frequencies};
+use super::{BlockType, GgufHeader, frequencies, laguna};
 use crate::names::FREQUENCY_FACTORS;
 use crate::{ElementType, ImportError};
 
@@ -102,8 +102,10 @@ pub fn config_json(header: &GgufHeader) -> Result<Vec<u8>, ImportError> {
         keys.heads(&mut config)?;
         keys.rope(&mut config)?;
         keys.frequencies(header, &mut config)?;
-        if family.model_type == GEMMA3 {
-            keys.gemma3(&mut config)?;
+        match family.model_type {
+            GEMMA3 => keys.gemma3(&mut config)?,
+            laguna::NAME => keys.laguna(header, &mut config)?,
+            _ => {}
         }
     }
     keys.router(&mut config)?;
@@ -195,6 +197,9 @@ impl Keys<'_> {
                 let is_no = self.metadata.boolean(&self.name(theirs))? == Some(false);
                 let chosen = if is_no { no } else { yes };
                 config.insert((*ours).into(), json!(chosen));
+            }
+            Key::EachLayer(theirs, [first, list]) => {
+                self.insert_each(theirs, first, list, config)?
             }
             Key::ByWindow(theirs, ours) => {
                 for (ours, value) in ours.iter().zip(self.by_window(theirs)?) {

@@ -3,6 +3,7 @@
 use super::family::{DENSE, Family, Fixed, PLAIN, SIGMOID, SILU, SOFTMAX_OF_CHOSEN};
 use super::granite;
 use super::key::Key;
+use super::laguna;
 use super::nemotron;
 
 /// Key of the layers with a sliding window.
@@ -280,6 +281,23 @@ pub const FAMILIES: &[Family] = &[
     granite::SHARED,
     granite::PLAIN,
     granite::HYBRID,
+    // llama.cpp stretches the base of RoPE itself, and always normalizes the weights.
+    Family {
+        gguf: "hunyuan-moe",
+        model_type: "hunyuan_v1_moe",
+        class: "HunYuanMoEV1ForCausalLM",
+        keys: &[
+            Key::Same("expert_count", "num_experts"),
+            Key::Same("expert_feed_forward_length", "moe_intermediate_size"),
+            Key::Same("expert_shared_feed_forward_length", "intermediate_size"),
+            Key::Optional("expert_shared_count", "num_shared_expert"),
+        ],
+        fixed: &[SILU],
+        present: &[("attn_output.bias", "attention_bias")],
+        ignored: &["feed_forward_length"],
+        ..PLAIN
+    },
+    laguna::FAMILY,
     nemotron::MOE,
     Family {
         gguf: "qwen2moe",

@@ -19,6 +19,8 @@ pub enum Key {
     WidthsByLayer(&'static str, &'static str, &'static str, &'static str),
     /// Boolean, converted to a text: that for false, and that for true or an absent key.
     Choice(&'static str, &'static str, [&'static str; 2]),
+    /// Value of each layer, or one for all layers: the name of the first layer's value, and the name of the list.
+    EachLayer(&'static str, [&'static str; 2]),
     /// Different values for layers with and without a sliding window, each with its own name.
     ByWindow(&'static str, [&'static str; 2]),
 }
@@ -34,6 +36,7 @@ impl Key {
             | Self::HeadsByLayer(theirs, ..)
             | Self::WidthsByLayer(theirs, ..)
             | Self::Choice(theirs, ..)
+            | Self::EachLayer(theirs, _)
             | Self::ByWindow(theirs, _) => theirs,
         }
     }

@@ -1,6 +1,6 @@
 //! Access to the metadata through the keys of the file's family.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::families::{COMMON, EXPERTS, KNOWN};
 use super::family::Family;
@@ -105,6 +105,29 @@ impl Keys<'_> {
         let layers = usize::try_from(self.layers()?).ok().and_then(|count| values.get(..count));
         let layers = layers.ok_or_else(|| self.metadata.wrong(&name, "a value for every layer"))?;
         Ok(Some(layers.iter().map(|value| names[usize::from(*value != 0.0)]).collect()))
+    }
+
+    /// Inserts the values of all layers as `list`, and the first one as `first`.
+    pub(super) fn insert_each(
+        &self,
+        key: &str,
+        first: &str,
+        list: &str,
+        config: &mut Map<String, Value>,
+    ) -> Result<(), ImportError> {
+        let name = self.name(key);
+        if !self.metadata.is_array(&name) {
+            config.insert(first.into(), self.required(key)?);
+            return Ok(());
+        }
+        // Default: an absent list counts as too short, which is rejected below.
+        let values = self.metadata.numbers(&name)?.unwrap_or_default();
+        let values = usize::try_from(self.layers()?).ok().and_then(|count| values.get(..count));
+        let values = values.filter(|values| !values.is_empty());
+        let values = values.ok_or_else(|| self.metadata.wrong(&name, "a value for every layer"))?;
+        config.insert(first.into(), whole(values[0]));
+        config.insert(list.into(), values.iter().copied().map(whole).collect());
+        Ok(())
     }
 
     /// Returns the value of a per-layer list, the same for all layers but those with 0.

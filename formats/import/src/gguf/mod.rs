@@ -19,6 +19,7 @@ mod i_quants;
 mod k_quants;
 mod key;
 mod keys;
+mod laguna;
 mod metadata;
 mod nemotron;
 mod parts;

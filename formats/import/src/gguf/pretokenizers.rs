@@ -1,7 +1,8 @@
 //! Word patterns of byte-level BPE, by the pre-tokenizer name in a file.
 //!
 //! The patterns come from the models' own `tokenizer.json`, which llama.cpp reimplements by hand, or from
-//! code published with a model: Kimi-K2's `tokenization_kimi.py`, Hunyuan's `tokenization_hy.py`.
+//! code published with a model: Kimi-K2's `tokenization_kimi.py`, Hunyuan's `tokenization_hy.py`. Laguna's are
+//! llama.cpp's.
 
 /// A pre-tokenizer.
 pub struct PreTokenizer {
@@ -55,6 +56,7 @@ pub fn pre_tokenizer(name: &str) -> Option<PreTokenizer> {
         "kimi-k2" => whole_words(&[KIMI_K2]),
         "seed-coder" => plain(&[SEED]),
         "exaone-moe" => plain(&[EXAONE_MOE]),
+        "laguna" => plain(&[r"[^\n]+|[\n]+", QWEN2]),
         "tekken" => begins(&[TEKKEN]),
         "deepseek-llm" => plain(&[
             r"[\r\n]",

@@ -8,6 +8,8 @@ mod gemma4;
 mod gguf;
 mod gpt_oss;
 mod granite_moe;
+mod hunyuan;
+mod laguna;
 mod lfm2;
 mod mixtral;
 mod nemotron_h;
@@ -211,6 +213,8 @@ pub fn published(architecture: Architecture) -> Naming {
         Architecture::Qwen3VlMoe => qwen::WITH_IMAGES,
         Architecture::Qwen3OmniMoe => qwen::WITH_SOUND,
         Architecture::MiniMaxM2 => mixtral::WITH_DRAFTS,
+        Architecture::HunyuanV1Moe => hunyuan::NAMING,
+        Architecture::Laguna => laguna::NAMING,
         Architecture::Lfm2 | Architecture::Lfm2Moe => lfm2::NAMING,
         Architecture::NemotronH => nemotron_h::NAMING,
         Architecture::DeepseekV2

@@ -64,6 +64,24 @@ fn glm_moe_dsa() {
     is_the_same_model("glm-moe-dsa", |_| {});
 }
 
+/// Files have the stretched base, in single precision.
+#[test]
+fn hunyuan_v1_moe() {
+    is_the_same_model("hunyuan-v1-moe", |config| {
+        for layer in &mut config.layers {
+            if let TokenMixer::Attention(attention) = &mut layer.mixer {
+                attention.rope.theta = f64::from(attention.rope.theta as f32);
+            }
+        }
+    });
+}
+
+/// The kinds of layers follow from the family, and the kind of gates from their tensors.
+#[test]
+fn laguna() {
+    is_the_same_model("laguna", |_| {});
+}
+
 #[test]
 fn exaone_moe() {
     is_the_same_model("exaone-moe", |_| {});

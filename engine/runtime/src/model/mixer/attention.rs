@@ -1,7 +1,7 @@
 //! Attention: x += Wo · gate(attend(rope(norm(Wqkv · x)))).
 
 use nestling_formats::MatrixKind;
-use nestling_import::AttentionConfig;
+use nestling_import::{AttentionConfig, GateFunction};
 
 use super::{ActivationObserver, MixerArgs, no_buffers};
 use nestling_core::backend::{AttentionHeads, Backend, Encoder, Linear, Write};
@@ -11,8 +11,8 @@ use nestling_core::error::EngineError;
 pub struct AttentionWeights<B: Backend> {
     /// Query, key and value projections.
     pub qkv: [Linear<B>; 3],
-    /// Gate projection, if any: its sigmoid multiplies the outputs of the heads.
-    pub gate: Option<Linear<B>>,
+    /// Gates of the outputs of the heads, if any.
+    pub gate: Option<GateWeights<B>>,
     /// Shapes and norms of the heads.
     pub heads: AttentionHeads<B>,
     /// Output projection, `[hidden_size, num_attention_heads * head_dim]`.
@@ -21,6 +21,14 @@ pub struct AttentionWeights<B: Backend> {
     pub rope: usize,
     /// Index of the buffers in `Activations::attention`.
     pub buffers: usize,
+}
+
+/// Gates of one layer's attention.
+pub struct GateWeights<B: Backend> {
+    /// Function of the projection, which multiplies the outputs of the heads.
+    pub function: GateFunction,
+    /// Projection of the layer's input.
+    pub projection: Linear<B>,
 }
 
 /// Buffers of the layers with one head shape. T = rows of the step.
@@ -33,8 +41,8 @@ pub struct AttentionBuffers<B: Backend> {
     pub queries: B::Buffer, // [rows with logits, H * head_dim]
     /// Outputs of the heads.
     pub attended: B::Buffer, // [T, H * head_dim]
-    /// Gates before the sigmoid.
-    pub gate: B::Buffer, // [T, H * head_dim]
+    /// Gates before their function.
+    pub gate: B::Buffer, // [T, gates]
 }
 
 /// Dimensions that determine the buffers.
@@ -43,6 +51,7 @@ pub struct AttentionShape {
     heads: usize,
     key_heads: usize,
     head_dim: usize,
+    gates: usize,
 }
 
 /// Returns the head shape of a layer.
@@ -51,6 +60,7 @@ pub fn shape(config: &AttentionConfig) -> AttentionShape {
         heads: config.num_attention_heads,
         key_heads: config.num_key_value_heads,
         head_dim: config.head_dim,
+        gates: config.output_gate.count(config.num_attention_heads, config.head_dim),
     }
 }
 
@@ -61,13 +71,14 @@ impl<B: Backend> AttentionBuffers<B> {
         shape: AttentionShape,
         rows_max: usize,
     ) -> Result<Self, EngineError> {
-        let AttentionShape { heads: h, key_heads: g, head_dim: d } = shape;
+        let AttentionShape { heads: h, key_heads: g, head_dim: d, gates } = shape;
         Ok(Self {
             qkv: backend.buffer(rows_max, (h + 2 * g) * d)?,
             keys_values: backend.buffer(rows_max, 2 * g * d)?,
             queries: backend.buffer(rows_max, h * d)?,
             attended: backend.buffer(rows_max, h * d)?,
-            gate: backend.buffer(rows_max, h * d)?,
+            // Devices have no empty buffers.
+            gate: backend.buffer(rows_max, gates.max(1))?,
         })
     }
 }
@@ -112,11 +123,11 @@ pub(super) fn mix<B: Backend>(
     };
     let attended = &mut buffers.attended;
     enc.attend(&w.heads, rows, queries, kv, attended)?;
-    if let Some(gate) = &w.gate {
+    if let Some(GateWeights { function, projection }) = &w.gate {
         let gates = &mut buffers.gate;
-        let gate = std::slice::from_ref(gate);
-        enc.matmul(gate, &rows.dense_levels, &act.normed, Write::Set, gates)?;
-        enc.gate(gates, attended)?;
+        let projection = std::slice::from_ref(projection);
+        enc.matmul(projection, &rows.dense_levels, &act.normed, Write::Set, gates)?;
+        enc.gate(*function, gates, attended)?;
     }
     observer.inputs(enc, MatrixKind::Output, attended)?;
     residual.add(enc, &w.output, &rows.dense_levels, attended, &mut act.branch, &mut act.x)

@@ -12,7 +12,7 @@ use nestling_core::backend::{Backend, Encoder, HeadMatrices, Linear, Write};
 use nestling_core::batch::StepRows;
 use nestling_core::error::EngineError;
 
-pub use attention::AttentionWeights;
+pub use attention::{AttentionWeights, GateWeights};
 pub use latent::LatentWeights;
 pub use recurrent::{RecurrentCore, RecurrentWeights};
 
@@ -32,7 +32,8 @@ impl<B: Backend> MixerWeights<B> {
         let bytes = |matrix: &B::Matrix| B::matrix_bytes(matrix, level);
         match self {
             Self::Attention(weights) => {
-                let linears = weights.qkv.iter().chain(&weights.gate).chain([&weights.output]);
+                let gate = weights.gate.iter().map(|gate| &gate.projection);
+                let linears = weights.qkv.iter().chain(gate).chain([&weights.output]);
                 linears.map(|linear| bytes(&linear.matrix)).sum()
             }
             Self::Latent(weights) => weights.matrices().map(bytes).sum(),
