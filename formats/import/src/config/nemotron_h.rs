@@ -99,23 +99,46 @@ fn read(fields: &Fields) -> Result<ModelConfig, ImportError> {
 /// Part of a block.
 #[derive(Clone, Copy)]
 enum Part {
-    Mixer(TokenMixer),
-    FeedForward(FeedForward),
+    Mamba2,
+    Attention,
+    Experts,
+    Dense,
+}
+
+impl Part {
+    /// Returns the part with a name or a letter of a pattern.
+    fn of_name(name: &str) -> Option<Self> {
+        Some(match name {
+            "M" | "mamba" | "linear_attention" => Self::Mamba2,
+            "*" | "attention" | "full_attention" => Self::Attention,
+            "E" | "moe" => Self::Experts,
+            "-" | "mlp" => Self::Dense,
+            _ => return None,
+        })
+    }
 }
 
 /// Joins each mixer with the feed-forward block that follows it.
 fn layers(fields: &Fields) -> Result<Vec<LayerConfig>, ImportError> {
+    // Settings of RoPE that are not used must be valid all the same, as transformers demands.
+    let rope = |fields: &_, head_dim| keys::rope(fields, head_dim).map(|_| RopeConfig::NONE);
+    let attention = TokenMixer::Attention(keys::attention_with(fields, rope)?);
+    let mamba2 = TokenMixer::Mamba2(mamba2(fields)?);
+    let (key, parts) = parts(fields)?;
     let mut layers: Vec<LayerConfig> = Vec::new();
-    for part in parts(fields)? {
-        match (part, layers.last_mut()) {
-            (Part::Mixer(mixer), _) => {
-                layers.push(LayerConfig { mixer, feed_forward: FeedForward::Absent });
+    for part in parts {
+        let (mixer, feed_forward) = match part {
+            Part::Mamba2 => (Some(mamba2), FeedForward::Absent),
+            Part::Attention => (Some(attention), FeedForward::Absent),
+            Part::Experts => (None, mixture(fields)?),
+            Part::Dense => (None, keys::dense(fields)?),
+        };
+        match (mixer, layers.last_mut()) {
+            (Some(mixer), _) => layers.push(LayerConfig { mixer, feed_forward }),
+            (None, Some(layer)) if layer.feed_forward == FeedForward::Absent => {
+                layer.feed_forward = feed_forward;
             }
-            (Part::FeedForward(part), Some(layer)) if layer.feed_forward == FeedForward::Absent => {
-                layer.feed_forward = part;
-            }
-            (Part::FeedForward(_), _) => {
-                let key = if fields.get(KINDS).is_some() { KINDS } else { PATTERN };
+            (None, _) => {
                 let supported = "supported: feed-forward blocks that follow a mixer";
                 return Err(fields.unsupported(key, supported));
             }
@@ -124,44 +147,38 @@ fn layers(fields: &Fields) -> Result<Vec<LayerConfig>, ImportError> {
     Ok(layers)
 }
 
-/// Returns the parts of the blocks.
-fn parts(fields: &Fields) -> Result<Vec<Part>, ImportError> {
-    // Settings of RoPE that are not used must be valid all the same, as transformers demands.
-    let rope = |fields: &_, head_dim| keys::rope(fields, head_dim).map(|_| RopeConfig::NONE);
-    let attention = keys::attention_with(fields, rope)?;
-    let mamba2 = mamba2(fields)?;
-    let part = |kind: &str, key: &str| match kind {
-        "M" | "mamba" | "linear_attention" => Ok(Part::Mixer(TokenMixer::Mamba2(mamba2))),
-        "*" | "attention" | "full_attention" => Ok(Part::Mixer(TokenMixer::Attention(attention))),
-        "E" | "moe" => mixture(fields).map(Part::FeedForward),
-        "-" | "mlp" => keys::dense(fields).map(Part::FeedForward),
-        _ => Err(fields.unsupported(key, "supported: Mamba-2, attention, moe and mlp")),
+/// Returns the parts of the blocks, and the key that lists them.
+fn parts(fields: &Fields) -> Result<(&'static str, Vec<Part>), ImportError> {
+    let part = |name: &str, key| {
+        let supported = "supported: Mamba-2, attention, moe and mlp";
+        Part::of_name(name).ok_or_else(|| fields.unsupported(key, supported))
     };
     let of_pattern = |pattern: &str| {
-        let kinds = pattern.char_indices().map(|(at, kind)| &pattern[at..at + kind.len_utf8()]);
-        kinds.take(MAX_LAYERS + 1).map(|kind| part(kind, PATTERN)).collect::<Result<Vec<_>, _>>()
+        let letters = pattern.chars().take(MAX_LAYERS + 1);
+        letters.map(|letter| part(letter.encode_utf8(&mut [0; 4]), PATTERN)).collect()
     };
+    let wrong = || fields.wrong(KINDS, "a list of texts");
     let of_list = |kinds: &[Value]| {
-        let wrong = || fields.wrong(KINDS, "a list of texts");
         let kind = |kind: &Value| part(kind.as_str().ok_or_else(wrong)?, KINDS);
-        kinds.iter().take(MAX_LAYERS + 1).map(kind).collect::<Result<Vec<_>, _>>()
+        kinds.iter().take(MAX_LAYERS + 1).map(kind).collect()
     };
-    let (key, parts) = match (fields.get(KINDS), fields.text(PATTERN)?) {
+    let (key, parts): (_, Result<Vec<_>, _>) = match (fields.get(KINDS), fields.text(PATTERN)?) {
         (Some(_), Some(_)) => {
             let supported = format!("supported: one of it and `{PATTERN}`");
             return Err(fields.unsupported(KINDS, &supported));
         }
-        (Some(Value::Array(kinds)), None) => (KINDS, of_list(kinds)?),
-        (Some(_), None) => return Err(fields.wrong(KINDS, "a list of texts")),
-        (None, Some(pattern)) => (PATTERN, of_pattern(pattern)?),
-        (None, None) => (PATTERN, of_pattern("ME*-")?),
+        (Some(Value::Array(kinds)), None) => (KINDS, of_list(kinds)),
+        (Some(_), None) => return Err(wrong()),
+        (None, Some(pattern)) => (PATTERN, of_pattern(pattern)),
+        (None, None) => (PATTERN, of_pattern("ME*-")),
     };
+    let parts = parts?;
     let count = fields.size("num_hidden_layers", MAX_LAYERS)?;
     if parts.is_empty() || parts.len() > MAX_LAYERS || count.is_some_and(|n| n != parts.len()) {
         let expected = format!("as many blocks as `num_hidden_layers`, at most {MAX_LAYERS}");
         return Err(fields.wrong(key, expected));
     }
-    Ok(parts)
+    Ok((key, parts))
 }
 
 fn mixture(fields: &Fields) -> Result<FeedForward, ImportError> {
