@@ -5,6 +5,9 @@ use nestling::{ExpertMap, ExpertPlanes, Level};
 /// Number of steps in which a use fades.
 const FADE_STEPS: u64 = 8;
 
+/// Level that each number of resident planes serves, from one plane on.
+pub type ServedLevels = [Option<Level>; 5];
+
 /// One expert in the map.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Cell {
@@ -18,10 +21,9 @@ pub struct Cell {
 
 impl Cell {
     /// Returns the cell of an expert at a step.
-    pub fn of(planes: &ExpertPlanes, step: u64) -> Self {
-        // Files in place store two planes as one, so that the highest plane counts, not the number.
-        let top = planes.resident.checked_ilog2();
-        let level = top.and_then(|top| Level::ALL.get(top as usize).copied());
+    pub fn of(planes: &ExpertPlanes, step: u64, levels: &ServedLevels) -> Self {
+        let last = planes.resident.trailing_ones().checked_sub(1);
+        let level = last.and_then(|last| *levels.get(last as usize)?);
         let age = step.saturating_sub(planes.last_used);
         let is_recent = planes.last_used > 0 && age < FADE_STEPS;
         let heat = if is_recent { 1.0 - age as f32 / FADE_STEPS as f32 } else { 0.0 };
@@ -65,12 +67,15 @@ mod tests {
     #[test]
     fn a_cell_shows_level_reads_and_use() {
         let planes = |resident, arriving, last_used| ExpertPlanes { resident, arriving, last_used };
-        assert_eq!(Cell::of(&planes(0, 0, 0), 5), Cell::default());
-        let cell = Cell::of(&planes(0b111, 0b1000, 9), 9);
+        let levels = Level::ALL.map(Some);
+        let of = |planes: ExpertPlanes, step| Cell::of(&planes, step, &levels);
+        assert_eq!(of(planes(0, 0, 0), 5), Cell::default());
+        let cell = of(planes(0b111, 0b1000, 9), 9);
         assert_eq!((cell.level, cell.is_arriving, cell.heat), (Some(Level::L4), true, 1.0));
-        // The second plane of a file in place also holds the third.
-        assert_eq!(Cell::of(&planes(0b101, 0, 1), 5).level, Some(Level::L4));
-        assert_eq!(Cell::of(&planes(1, 0, 1), 5).heat, 0.5);
-        assert_eq!(Cell::of(&planes(1, 0, 1), 9).heat, 0.0);
+        assert_eq!(of(planes(1, 0, 1), 5).heat, 0.5);
+        assert_eq!(of(planes(1, 0, 1), 9).heat, 0.0);
+        // A file in place may serve its only level by one plane.
+        let levels = [Some(Level::L4), None, None, None, None];
+        assert_eq!(Cell::of(&planes(1, 0, 1), 5, &levels).level, Some(Level::L4));
     }
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use nestling::{CancelToken, ExpertMap};
 use nestling_plan::plan::Forecast;
 
+use crate::expert_cells::ServedLevels;
 use crate::meter::Rates;
 use crate::plan::Plan;
 
@@ -52,6 +53,8 @@ pub struct Opened {
     pub is_streamed: bool,
     /// Budget in force in bytes.
     pub budget: u64,
+    /// Level that a number of planes serves, by layer; empty if experts are not streamed.
+    pub levels: Vec<ServedLevels>,
 }
 
 /// State of an open model.

@@ -7,13 +7,14 @@ use nestling::engine::convert::{ConvertError, ConvertOptions, estimate_store};
 use nestling::engine::group::RankShare;
 use nestling::engine::in_place::open_in_place;
 use nestling::engine::kv_cache::PAGE_POSITIONS;
-use nestling::formats::store::{Digits, Index, Store};
+use nestling::formats::store::{Digits, GroupId, Index, Store};
 use nestling::import::{Checkpoint, ModelConfig};
 use nestling::system::{MemoryState, SystemFiles};
 use nestling::{EngineError, Level, MemoryPlan, ModelOptions, ModelSource, PlannedResidence};
+use nestling_plan::plan::{DEFAULT_SKEW, Demand, Forecast, LevelMix, MachineSpeed, forecast};
 use serde_json::{Value, json};
 
-use nestling_plan::plan::{DEFAULT_SKEW, Demand, Forecast, LevelMix, MachineSpeed, forecast};
+use crate::expert_cells::ServedLevels;
 
 /// Maximum context length in tokens that a forecast assumes.
 const CONTEXT_MAX: usize = 512;
@@ -170,6 +171,26 @@ impl Subject {
         self.store.is_some() && self.config.has_experts()
     }
 
+    /// Returns the level that each number of an expert's planes serves, by layer. All experts of a layer have the
+    /// planes of its first one.
+    pub fn served_levels(&self) -> Vec<ServedLevels> {
+        let levels = |layer: usize| {
+            let mut levels = ServedLevels::default();
+            // Default: a layer without experts serves no level.
+            let Some(group) = self.index.group(&GroupId::expert_of(layer as u32, 0)) else {
+                return levels;
+            };
+            for level in Level::ALL.into_iter().filter(|level| *level <= self.level) {
+                let Some(planes) = self.index.planes_at(group, level) else { continue };
+                for served in levels.iter_mut().skip(planes.saturating_sub(1)) {
+                    *served = Some(level);
+                }
+            }
+            levels
+        };
+        (0..self.config.layers.len()).map(levels).collect()
+    }
+
     /// Plans the memory within a budget in bytes. Without one it is the free memory less a margin, and at most
     /// what the model can use.
     ///
@@ -281,6 +302,17 @@ mod tests {
             assert_eq!(least.memory.residence, PlannedResidence::Streamed);
             let error = subject.plan(Some(plan.least_bytes - 1)).unwrap_err();
             assert!(matches!(error, EngineError::MemoryTooSmall(_)), "{error}");
+        }
+    }
+
+    #[test]
+    fn planes_serve_the_levels_of_their_file() {
+        let store = Subject::read(&root().join("models/nestling-storyteller.nest")).unwrap();
+        let levels = store.served_levels();
+        assert_eq!((levels.len(), levels[0]), (4, Level::ALL.map(Some)));
+        let gguf = root().join("engine/runtime/tests/data/gguf/qwen3-moe.gguf");
+        for levels in Subject::read(&gguf).unwrap().served_levels() {
+            assert_eq!(levels[4], Some(Level::L4), "all planes serve the level of the file");
         }
     }
 

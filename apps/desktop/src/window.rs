@@ -64,6 +64,7 @@ impl App {
         context: &egui::Context,
     ) -> Result<Self, std::io::Error> {
         context.set_theme(egui::Theme::Dark);
+        context.all_styles_mut(|style| style.visuals.weak_text_alpha = 0.75);
         let repainted = context.clone();
         let settings = Settings {
             max_tokens: arguments.max_tokens.unwrap_or(MAX_TOKENS),
@@ -162,7 +163,7 @@ impl eframe::App for App {
         if let Some(error) = self.state.error.clone() {
             Panel::top("error").show(ui, |ui| {
                 ui.horizontal_wrapped(|ui| {
-                    ui.colored_label(ui.visuals().error_fg_color, error);
+                    ui.colored_label(egui::Color32::from_rgb(255, 120, 110), error);
                     if ui.small_button("dismiss").clicked() {
                         self.state.error = None;
                     }

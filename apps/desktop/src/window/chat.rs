@@ -7,6 +7,9 @@ use crate::messages::Command;
 use crate::state::{Author, Line, Phase, State};
 use crate::words::percent;
 
+/// Colour of messages.
+const TEXT: Color32 = Color32::from_rgb(225, 225, 228);
+
 /// Draws the conversation with its input.
 pub fn show(ui: &mut Ui, state: &mut State) -> Option<Command> {
     let command = Panel::bottom("input").show(ui, |ui| input(ui, state)).inner;
@@ -56,7 +59,7 @@ fn show_line(ui: &mut Ui, line: &Line, is_running: bool) {
         }
         match line.text.is_empty() && is_running {
             true => ui.spinner(),
-            false => ui.label(RichText::new(&line.text).size(14.5)),
+            false => ui.label(RichText::new(&line.text).size(14.5).color(TEXT)),
         };
     });
     ui.add_space(6.0);

@@ -4,10 +4,10 @@ use eframe::egui;
 use egui::{Color32, Mesh, Pos2, Rect, Sense, Shape, Ui, Vec2};
 use nestling::{ExpertMap, Level};
 
-use crate::expert_cells::{Cell, rows};
+use crate::expert_cells::{Cell, ServedLevels, rows};
 
 /// Largest width and height of a cell in points.
-const CELL_MAX: Vec2 = Vec2::new(18.0, 22.0);
+const CELL_MAX: Vec2 = Vec2::new(20.0, 26.0);
 
 /// Smallest height of a row in points.
 const ROW_MIN: f32 = 3.0;
@@ -20,7 +20,7 @@ const ARRIVING: Color32 = Color32::from_rgb(255, 150, 40);
 
 fn colour(level: Option<Level>) -> Color32 {
     match level {
-        None => Color32::from_rgb(44, 44, 50),
+        None => Color32::from_rgb(54, 54, 62),
         Some(Level::L2) => Color32::from_rgb(58, 60, 130),
         Some(Level::L3) => Color32::from_rgb(48, 96, 160),
         Some(Level::L4) => Color32::from_rgb(34, 136, 154),
@@ -30,7 +30,7 @@ fn colour(level: Option<Level>) -> Color32 {
 }
 
 /// Draws the map with its legend: rows are layers, columns are experts.
-pub fn show(ui: &mut Ui, map: &ExpertMap) {
+pub fn show(ui: &mut Ui, map: &ExpertMap, levels: &[ServedLevels]) {
     legend(ui);
     let layers: Vec<_> = rows(map).collect();
     // Default: a map without experts has no columns.
@@ -45,11 +45,16 @@ pub fn show(ui: &mut Ui, map: &ExpertMap) {
     egui::ScrollArea::vertical().auto_shrink(false).show(ui, |ui| {
         let (rect, response) = ui.allocate_exact_size(size, Sense::hover());
         let mut mesh = Mesh::default();
-        for (row, (_, layer)) in layers.iter().enumerate() {
+        let cell_of = |layer: usize, planes| {
+            // Default: a layer without experts has no cells.
+            let levels = levels.get(layer).copied().unwrap_or_default();
+            Cell::of(planes, map.step, &levels)
+        };
+        for (row, (index, layer)) in layers.iter().enumerate() {
             for (column, planes) in layer.iter().enumerate() {
                 let at = Vec2::new(column as f32 * width, row as f32 * height);
                 let cell = Rect::from_min_size(rect.min + at, Vec2::new(width, height));
-                add_cell(&mut mesh, cell, &Cell::of(planes, map.step));
+                add_cell(&mut mesh, cell, &cell_of(*index, planes));
             }
         }
         ui.painter().add(Shape::mesh(mesh));
@@ -57,7 +62,7 @@ pub fn show(ui: &mut Ui, map: &ExpertMap) {
         let place = (pointer - rect.min) / Vec2::new(width, height);
         let Some((layer, experts)) = layers.get(place.y as usize) else { return };
         let Some(planes) = experts.get(place.x as usize) else { return };
-        let cell = Cell::of(planes, map.step);
+        let cell = cell_of(*layer, planes);
         let level = cell.level.map_or("absent".into(), |level| format!("{level} bits"));
         let expert = place.x as usize;
         response.on_hover_text(format!("layer {layer}, expert {expert}: {level}"));
@@ -102,7 +107,7 @@ fn legend(ui: &mut Ui) {
         }
         ui.weak("bits");
         swatch(ui, &Cell { is_arriving: true, ..Cell::default() }, "arriving");
-        swatch(ui, &Cell { heat: 1.0, ..Cell::default() }, "used in the last 8 steps");
+        swatch(ui, &Cell { heat: 1.0, ..Cell::default() }, "used");
     });
     ui.add_space(4.0);
 }

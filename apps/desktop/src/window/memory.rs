@@ -41,9 +41,9 @@ pub fn show(ui: &mut Ui, state: &mut State) -> Option<Command> {
     match &status.map {
         Some(map) => {
             let Counts { experts, resident, arriving } = Counts::of(map);
-            ui.label(RichText::new("Experts by layer").strong());
+            ui.label(RichText::new("Experts: a row for each layer").strong());
             ui.weak(format!("{resident} of {experts} in memory, {arriving} arriving"));
-            expert_map::show(ui, map);
+            expert_map::show(ui, map, &opened.levels);
         }
         None => _ = ui.weak("There is no map: experts are not streamed."),
     }

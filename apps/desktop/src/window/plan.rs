@@ -32,7 +32,7 @@ pub fn show(ui: &mut Ui, state: &mut State) -> Option<Command> {
         Phase::Planned => command = planned(ui, state),
         Phase::Opening { parts_done, parts_total, .. } => {
             let share = *parts_done as f32 / (*parts_total).max(1) as f32;
-            ui.label("Opening");
+            ui.label(RichText::new("Opening").size(16.0));
             let text = format!("{parts_done} of {parts_total} parts");
             ui.add(ProgressBar::new(share).text(text).desired_width(420.0));
             if ui.button("Cancel").clicked() {

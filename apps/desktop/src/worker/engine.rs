@@ -1,8 +1,10 @@
 //! Commands carried out on the engine.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::task::Poll;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use nestling::{
@@ -37,6 +39,10 @@ pub struct EngineLoop {
     memory_speed: Option<f64>,
     /// Speed of the machine for the subject, once measured.
     machine: Option<MachineSpeed>,
+    /// Measurement of the machine in progress.
+    measuring: Option<JoinHandle<Option<MachineSpeed>>>,
+    /// Last plan, until its forecast is reported.
+    unpredicted: Option<Plan>,
     open: Option<OpenModel>,
 }
 
@@ -71,6 +77,8 @@ impl EngineLoop {
             subject: None,
             memory_speed: None,
             machine: None,
+            measuring: None,
+            unpredicted: None,
             open: None,
         }
     }
@@ -90,8 +98,11 @@ impl EngineLoop {
                         self.carry_out(command);
                     }
                 }
+                // The machine is measured when there is nothing else to do.
+                Err(RecvTimeoutError::Timeout) if self.unpredicted.is_some() => self.measure(),
                 Err(RecvTimeoutError::Timeout) => {}
             }
+            self.predict();
             self.take_events();
             self.report_status();
         }
@@ -141,6 +152,7 @@ impl EngineLoop {
         if self.subject.as_ref().is_none_or(|subject| subject.path() != path) {
             self.subject = None;
             self.machine = None;
+            self.measuring = None;
         }
         let subject = match self.subject.take() {
             Some(subject) => Ok(subject),
@@ -153,38 +165,50 @@ impl EngineLoop {
         match planned {
             Ok((subject, plan)) => {
                 (self.report)(Report::Planned(Box::new(plan.clone())));
-                if self.settings.predict {
-                    self.predict(&subject, &plan);
-                }
                 self.subject = Some(subject);
+                self.unpredicted = Some(plan);
             }
             Err(error) => (self.report)(Report::PlanFailed(error.to_string())),
         }
     }
 
-    /// Predicts the speed of a plan, if the machine can be measured.
-    fn predict(&mut self, subject: &Subject, plan: &Plan) {
-        if self.machine.is_none() {
-            self.machine = self.measure(subject);
+    /// Starts the measurement of the machine unless it is known or in progress. A model can be opened meanwhile.
+    fn measure(&mut self) {
+        let store = self.subject.as_ref().and_then(Subject::store);
+        // Default: a checkpoint has no forecast.
+        let Some(store) = store.filter(|_| self.settings.predict) else { return };
+        if self.machine.is_some() || self.measuring.is_some() {
+            return;
         }
-        if let Some(machine) = &self.machine {
-            (self.report)(Report::Predicted(subject.forecast(plan, machine)));
-        }
+        let (store, known) = (Arc::clone(store), self.memory_speed);
+        let measured = std::thread::Builder::new().name("speed".into()).spawn(move || {
+            let memory = known.unwrap_or_else(|| {
+                let threads = std::thread::available_parallelism();
+                // Default: one thread if the system does not report its cores.
+                memory_speed(threads.map_or(1, usize::from))
+            });
+            machine_speed(memory, &store).ok()
+        });
+        // Without a thread there is no forecast.
+        self.measuring = measured.ok();
     }
 
-    /// Measures the machine. Returns `None` for a checkpoint, and for a disk that cannot be measured.
-    fn measure(&mut self, subject: &Subject) -> Option<MachineSpeed> {
-        let store = subject.store()?;
-        let memory = *self.memory_speed.get_or_insert_with(|| {
-            let threads = std::thread::available_parallelism();
-            // Default: one thread if the system does not report its cores.
-            memory_speed(threads.map_or(1, usize::from))
-        });
-        machine_speed(memory, store).ok()
+    /// Reports the forecast of the plan once the machine is measured.
+    fn predict(&mut self) {
+        if let Some(measured) = self.measuring.take_if(|measuring| measuring.is_finished()) {
+            // Default: a disk that cannot be measured leaves the plan without a forecast.
+            self.machine = measured.join().ok().flatten();
+            self.memory_speed = self.machine.as_ref().map(|machine| machine.memory_bytes_per_s);
+        }
+        let (Some(machine), Some(subject)) = (&self.machine, &self.subject) else { return };
+        if let Some(plan) = self.unpredicted.take() {
+            (self.report)(Report::Predicted(subject.forecast(&plan, machine)));
+        }
     }
 
     fn open(&mut self, path: &Path, budget: u64, cancel: &CancelToken) {
         self.open = None;
+        self.unpredicted = None;
         let streams = self.subject.as_ref().is_some_and(Subject::can_stream);
         let mut options = OpenOptions::default();
         options.engine.memory_budget = Some(budget);
@@ -200,7 +224,11 @@ impl EngineLoop {
         match opened {
             Ok(model) => {
                 let open = OpenModel::new(model);
-                (self.report)(Report::Opened(open.describe(budget)));
+                let mut opened = open.describe(budget);
+                if let Some(subject) = self.subject.as_ref().filter(|_| opened.is_streamed) {
+                    opened.levels = subject.served_levels();
+                }
+                (self.report)(Report::Opened(opened));
                 self.open = Some(open);
             }
             Err(EngineError::Cancelled) => (self.report)(Report::OpenFailed(None)),
@@ -305,6 +333,7 @@ impl OpenModel {
             has_template: matches!(self.speaker, Speaker::Chat(_)),
             is_streamed: self.model.expert_bytes().is_some(),
             budget,
+            levels: Vec::new(),
         }
     }
 
