@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn arguments_are_read_in_any_order() {
-        let parsed = parse(&["--say", "Hello", "a.nest", "--budget", "24M", "--greedy"]).unwrap();
+        let parsed = parse(&["--say", "Hello", "a.nest", "--budget", "24MB", "--greedy"]).unwrap();
         assert_eq!(parsed.model, Some(PathBuf::from("a.nest")));
         assert_eq!((parsed.budget, parsed.say.as_deref()), (Some(24_000_000), Some("Hello")));
         assert!(parsed.greedy && !parsed.self_test);

@@ -54,8 +54,10 @@ pub struct Plan {
     pub memory: MemoryPlan,
     /// Smallest possible budget in bytes.
     pub least_bytes: u64,
-    /// Budget in bytes that keeps all weights in memory.
+    /// Budget in bytes that keeps all weights in memory, with the context length of the plan.
     pub whole_bytes: u64,
+    /// Bytes of the model without a budget.
+    pub unlimited_bytes: u64,
 }
 
 impl Plan {
@@ -97,9 +99,10 @@ impl Plan {
         })
     }
 
-    /// Returns the largest budget of use: all weights, and what streaming keeps free for the process.
+    /// Returns the largest budget of use: all weights, the longest context, and what streaming keeps free for
+    /// the process.
     pub fn useful_bytes(&self) -> u64 {
-        self.whole_bytes.saturating_add(PROGRAM_BYTES_MAX.min(self.whole_bytes / 20))
+        self.unlimited_bytes.saturating_add(PROGRAM_BYTES_MAX.min(self.unlimited_bytes / 20))
     }
 }
 
@@ -203,7 +206,7 @@ impl Subject {
             let (index, config) = (&self.index, &self.config);
             MemoryPlan::of_index(index, config, self.level, &options, None, budget, share)
         };
-        let whole = of(None)?;
+        let unlimited = of(None)?;
         let least_bytes = match of(Some(0)) {
             Err(EngineError::MemoryTooSmall(refused)) => refused.least(),
             Ok(plan) => plan.total_bytes(),
@@ -216,8 +219,9 @@ impl Subject {
             has_experts: self.config.has_experts(),
             budget: 0,
             least_bytes,
-            whole_bytes: whole.total_bytes(),
-            memory: whole,
+            whole_bytes: 0,
+            unlimited_bytes: unlimited.total_bytes(),
+            memory: unlimited,
         };
         plan.budget = budget.unwrap_or_else(|| {
             let free = MemoryState::read(&SystemFiles::default());
@@ -226,6 +230,8 @@ impl Subject {
             free.unwrap_or(u64::MAX).min(plan.useful_bytes()).max(least_bytes)
         });
         plan.memory = of(Some(plan.budget))?;
+        let others = plan.memory.total_bytes().saturating_sub(plan.expert_bytes());
+        plan.whole_bytes = others.saturating_add(plan.memory.expert_bytes_total);
         Ok(plan)
     }
 

@@ -16,19 +16,19 @@ pub fn size(bytes: u64) -> String {
     }
 }
 
-/// Parses a size such as `24M`, `6.5GB`, `8GiB` or a number of bytes. Returns `None` for other texts.
+/// Parses a size such as `24M`, `6.5GB`, `8GiB` or a number of bytes. Single letters are binary units. Returns `None` for other texts.
 pub fn parse_size(text: &str) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
-    let scale = match unit.trim() {
-        "" | "B" => 1.0,
-        "k" | "kB" => 1e3,
-        "M" | "MB" => 1e6,
-        "G" | "GB" => 1e9,
-        "KiB" => 1024.0,
-        "MiB" => 1048576.0,
-        "GiB" => 1073741824.0,
+    let scale = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "kb" => 1e3,
+        "mb" => 1e6,
+        "gb" => 1e9,
+        "k" | "kib" => 1024.0,
+        "m" | "mib" => 1048576.0,
+        "g" | "gib" => 1073741824.0,
         _ => return None,
     };
     let bytes = number.parse::<f64>().ok()? * scale;
@@ -52,7 +52,8 @@ mod tests {
 
     #[test]
     fn sizes_are_read() {
-        assert_eq!(parse_size("24M"), Some(24_000_000));
+        assert_eq!(parse_size("24M"), Some(24 << 20));
+        assert_eq!(parse_size("24MB"), Some(24_000_000));
         assert_eq!(parse_size(" 1.5 GiB"), Some(3 << 29));
         assert_eq!(parse_size("4096"), Some(4096));
         for wrong in ["", "M", "-1M", "1.2.3M", "1X", "1e400", "0", "99999999999999999999G"] {

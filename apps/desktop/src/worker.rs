@@ -1,6 +1,8 @@
 //! The thread that owns the engine.
 
 mod engine;
+#[cfg(test)]
+mod tests;
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;

@@ -60,7 +60,10 @@ struct OpenModel {
     /// Number of generated tokens.
     tokens: u64,
     opened: Instant,
+    /// Time of the last status, reported or equal to the one before it.
     reported: Option<Instant>,
+    /// Status that was reported last.
+    shown: Option<Status>,
 }
 
 impl EngineLoop {
@@ -299,7 +302,12 @@ impl EngineLoop {
         let Some(open) = &mut self.open else { return };
         if open.reported.is_none_or(|reported| reported.elapsed() >= STATUS_INTERVAL) {
             open.reported = Some(Instant::now());
-            (self.report)(Report::Status(Box::new(open.status())));
+            let status = open.status();
+            // A window that shows it already needs no new picture.
+            if open.shown.as_ref() != Some(&status) {
+                (self.report)(Report::Status(Box::new(status.clone())));
+                open.shown = Some(status);
+            }
         }
     }
 }
@@ -323,6 +331,7 @@ impl OpenModel {
             tokens: 0,
             opened: Instant::now(),
             reported: None,
+            shown: None,
         }
     }
 
