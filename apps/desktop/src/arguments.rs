@@ -31,21 +31,21 @@ pub struct Arguments {
     pub model: Option<PathBuf>,
     /// Memory budget in bytes.
     pub budget: Option<u64>,
-    /// Whether the model is opened without a click.
+    /// True if the model is opened without a click.
     pub open: bool,
-    /// Whether the plan is printed.
+    /// True if the plan is printed.
     pub plan: bool,
     /// Message to send once the model is open.
     pub say: Option<String>,
     /// Maximum number of tokens of an answer.
     pub max_tokens: Option<usize>,
-    /// Whether the likeliest token is always chosen.
+    /// True if the likeliest token is always chosen.
     pub greedy: bool,
-    /// Whether the self-test runs.
+    /// True if the self-test runs.
     pub self_test: bool,
-    /// Whether the self-test has a window.
+    /// True if the self-test has a window.
     pub window: bool,
-    /// Whether the help text was requested.
+    /// True if the help text was requested.
     pub help: bool,
 }
 

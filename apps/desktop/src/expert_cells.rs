@@ -13,7 +13,7 @@ pub type ServedLevels = [Option<Level>; 5];
 pub struct Cell {
     /// Level that the resident planes serve; `None` if the expert is absent.
     pub level: Option<Level>,
-    /// Whether planes are being read.
+    /// True if planes are being read.
     pub is_arriving: bool,
     /// Brightness of the mark of use: 1 in the last step, 0 after eight.
     pub heat: f32,

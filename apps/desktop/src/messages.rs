@@ -42,14 +42,14 @@ pub enum Command {
 
 /// Description of an open model.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Opened {
+pub struct ModelDescription {
     /// Name of the device.
     pub device: String,
     /// Maximum number of tokens per session.
     pub context_length: usize,
-    /// Whether the model has a chat template. Without one, it continues the text of a message.
+    /// True if the model has a chat template. Without one, it continues the text of a message.
     pub has_template: bool,
-    /// Whether experts are streamed, so that a smaller budget evicts them.
+    /// True if experts are streamed, so that a smaller budget evicts them.
     pub is_streamed: bool,
     /// Budget in force in bytes.
     pub budget: u64,
@@ -57,7 +57,7 @@ pub struct Opened {
     pub levels: Vec<ServedLevels>,
 }
 
-/// State of an open model.
+/// Memory and rates of an open model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Status {
     /// Bytes in use of the engine's budget.
@@ -72,12 +72,12 @@ pub struct Status {
 
 /// End of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Finished {
+pub struct AnswerSummary {
     /// Number of tokens of the prompt.
     pub prompt_tokens: usize,
     /// Number of tokens of the answer.
     pub answer_tokens: usize,
-    /// Whether the answer was stopped.
+    /// True if the answer was stopped.
     pub was_stopped: bool,
     /// Decoding speed in tokens per second.
     pub tokens_per_second: f64,
@@ -104,7 +104,7 @@ pub enum Report {
         parts_total: usize,
     },
     /// A model is open.
-    Opened(Opened),
+    Opened(ModelDescription),
     /// A model could not be opened; the reason is `None` if the opening was cancelled.
     OpenFailed(Option<String>),
     /// Part of an answer.
@@ -112,7 +112,7 @@ pub enum Report {
     /// Part of the reasoning before an answer.
     Reasoning(String),
     /// An answer is complete.
-    Finished(Finished),
+    Finished(AnswerSummary),
     /// An answer failed.
     AnswerFailed(String),
     /// A budget in bytes is in force.

@@ -24,7 +24,7 @@ const PROGRAM_BYTES_MAX: u64 = 32 << 20;
 
 /// Kind of a model file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum FileKind {
     /// A store.
     Store,
     /// A GGUF file, which runs in place.
@@ -43,10 +43,10 @@ pub struct Plan {
     /// Path of the model.
     pub path: PathBuf,
     /// Kind of the file.
-    pub form: Form,
+    pub form: FileKind,
     /// Level of the weights.
     pub level: Level,
-    /// Whether the model has experts.
+    /// True if the model has experts.
     pub has_experts: bool,
     /// Budget in bytes.
     pub budget: u64,
@@ -110,7 +110,7 @@ impl Plan {
 #[derive(Debug)]
 pub struct Subject {
     path: PathBuf,
-    form: Form,
+    form: FileKind,
     index: Arc<Index>,
     config: ModelConfig,
     level: Level,
@@ -127,17 +127,17 @@ impl Subject {
             let checkpoint = Arc::new(Checkpoint::open(path)?);
             let store = open_in_place(checkpoint, Digits::Merged);
             let store = store.map_err(|error| explain(path, error))?;
-            return Self::of_store(path, Form::Gguf, Arc::new(store));
+            return Self::of_store(path, FileKind::Gguf, Arc::new(store));
         }
         match ModelSource::at(path)? {
-            ModelSource::Store(store) => Self::of_store(path, Form::Store, store),
+            ModelSource::Store(store) => Self::of_store(path, FileKind::Store, store),
             ModelSource::Checkpoint(checkpoint) => {
                 let index = estimate_store(&checkpoint, &ConvertOptions::default());
                 let index = index.map_err(|error| explain(path, error))?;
                 let level = index.complete_level(index.sections().len());
                 Ok(Self {
                     path: path.to_owned(),
-                    form: Form::Checkpoint { weight_bytes: checkpoint.weight_bytes() },
+                    form: FileKind::Checkpoint { weight_bytes: checkpoint.weight_bytes() },
                     level: level.unwrap_or(Level::L8),
                     config: checkpoint.config().clone(),
                     index: Arc::new(index),
@@ -148,7 +148,7 @@ impl Subject {
         }
     }
 
-    fn of_store(path: &Path, form: Form, store: Arc<Store>) -> Result<Self, EngineError> {
+    fn of_store(path: &Path, form: FileKind, store: Arc<Store>) -> Result<Self, EngineError> {
         Ok(Self {
             path: path.to_owned(),
             form,
@@ -295,8 +295,8 @@ mod tests {
     fn every_kind_of_file_has_a_plan() {
         let data = root().join("engine/runtime/tests/data");
         for (path, form) in [
-            (root().join("models/nestling-storyteller.nest"), Some(Form::Store)),
-            (data.join("gguf/qwen3-moe.gguf"), Some(Form::Gguf)),
+            (root().join("models/nestling-storyteller.nest"), Some(FileKind::Store)),
+            (data.join("gguf/qwen3-moe.gguf"), Some(FileKind::Gguf)),
             (data.join("tiny-qwen3-moe"), None),
         ] {
             let subject = Subject::read(&path).unwrap();

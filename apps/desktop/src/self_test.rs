@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::arguments::Arguments;
 use crate::expert_cells::Counts;
 use crate::messages::Command;
-use crate::state::{Phase, State};
+use crate::state::{Application, Phase};
 use crate::words::size;
 use crate::worker::{Settings, Worker};
 
@@ -48,7 +48,7 @@ pub struct SelfTest {
     started: Instant,
     /// Budget in bytes after it was halved.
     half: u64,
-    /// Whether the half was in force while the answer was written.
+    /// True if the half was in force while the answer was written.
     acted: bool,
     /// Observations, for people.
     pub seen: Vec<String>,
@@ -70,7 +70,7 @@ impl SelfTest {
     ///
     /// # Errors
     /// Fails if the state has an error, an observation is wrong, or the test takes too long.
-    pub fn next(&mut self, state: &mut State) -> Result<Next, String> {
+    pub fn next(&mut self, state: &mut Application) -> Result<Next, String> {
         if let Some(error) = &state.error {
             return Err(format!("{:?}: {error}", self.step));
         }
@@ -110,7 +110,8 @@ impl SelfTest {
         command
     }
 
-    fn see_plan(&mut self, state: &State) {
+    fn see_plan(&mut self, state: &Application) {
+        // Default: without a plan there is nothing to note, and the opening fails.
         let Some(plan) = &state.plan else { return };
         let [budget, total, least] =
             [plan.budget, plan.memory.total_bytes(), plan.least_bytes].map(size);
@@ -118,7 +119,7 @@ impl SelfTest {
     }
 
     /// Halves the budget once text and experts have arrived.
-    fn halve(&mut self, state: &mut State) -> Result<Option<Command>, String> {
+    fn halve(&mut self, state: &mut Application) -> Result<Option<Command>, String> {
         if !state.is_answering {
             return Err("the answer ended before the budget was halved".into());
         }
@@ -136,7 +137,7 @@ impl SelfTest {
     }
 
     /// Checks the answer and the memory in use at its end.
-    fn see_answer(&mut self, state: &mut State) -> Result<Option<Command>, String> {
+    fn see_answer(&mut self, state: &mut Application) -> Result<Option<Command>, String> {
         self.acted |= state.is_answering;
         // Default: the answer and its last status are still to come.
         let (false, Some(status)) = (state.is_answering, &state.status) else { return Ok(None) };
@@ -178,7 +179,7 @@ pub fn run(arguments: &Arguments) -> Result<(), String> {
     let mut test = SelfTest::new(arguments)?;
     let settings = Settings { max_tokens: 200, greedy: true, predict: false };
     let mut worker = Worker::start(settings, || {}).map_err(|error| error.to_string())?;
-    let mut state = State::default();
+    let mut state = Application::default();
     let mut printed = 0;
     loop {
         let next = test.next(&mut state)?;

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use nestling::CancelToken;
 use nestling_plan::plan::Forecast;
 
-use crate::messages::{Command, Finished, Opened, Report, Status};
+use crate::messages::{AnswerSummary, Command, ModelDescription, Report, Status};
 use crate::plan::Plan;
 
 /// Stage of the work on a model.
 #[derive(Debug, Default)]
 pub enum Phase {
-    /// No model is chosen.
+    /// Start: no model is chosen.
     #[default]
     Empty,
     /// The headers of a file are being read.
@@ -30,7 +30,7 @@ pub enum Phase {
         cancel: CancelToken,
     },
     /// The model is open.
-    Open(Opened),
+    Open(ModelDescription),
 }
 
 /// Author of a message.
@@ -53,9 +53,9 @@ pub struct Line {
     pub text: String,
 }
 
-/// State of the application.
+/// Model, conversation and settings that the window shows.
 #[derive(Debug, Default)]
-pub struct State {
+pub struct Application {
     /// Stage of the work on the model.
     pub phase: Phase,
     /// Path of the chosen model.
@@ -70,21 +70,21 @@ pub struct State {
     pub lines: Vec<Line>,
     /// Message being typed.
     pub draft: String,
-    /// Whether an answer is running.
+    /// True if an answer is running.
     pub is_answering: bool,
     /// Last status of the open model.
     pub status: Option<Status>,
     /// End of the last answer.
-    pub finished: Option<Finished>,
+    pub finished: Option<AnswerSummary>,
     /// Last error.
     pub error: Option<String>,
-    /// Whether a planned model is opened without a click.
+    /// True if a planned model is opened without a click.
     pub opens_itself: bool,
     /// Message to send once the model is open.
     pub first_message: Option<String>,
 }
 
-impl State {
+impl Application {
     /// Chooses a model, and plans it within a budget in bytes. An open model is closed.
     pub fn choose(&mut self, path: PathBuf, budget: Option<u64>) -> Option<Command> {
         if let Phase::Opening { cancel, .. } = &self.phase {

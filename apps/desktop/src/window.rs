@@ -13,7 +13,7 @@ use egui::{CentralPanel, Panel, RichText, Ui, ViewportCommand};
 use crate::arguments::Arguments;
 use crate::messages::Command;
 use crate::self_test::{Next, SelfTest};
-use crate::state::{Phase, State};
+use crate::state::{Application, Phase};
 use crate::worker::{Settings, Worker};
 
 /// Maximum number of tokens of an answer unless the arguments set one.
@@ -23,7 +23,7 @@ const MAX_TOKENS: usize = 512;
 const SIZE: [f32; 2] = [1080.0, 720.0];
 
 struct App {
-    state: State,
+    state: Application,
     worker: Worker,
     /// Path being typed.
     path: String,
@@ -74,7 +74,7 @@ impl App {
         let worker = Worker::start(settings, move || repainted.request_repaint())?;
         let opens_itself = arguments.open || arguments.say.is_some();
         let first_message = arguments.say.clone();
-        let state = State { opens_itself, first_message, ..State::default() };
+        let state = Application { opens_itself, first_message, ..Application::default() };
         let mut app = Self { state, worker, path: String::new(), self_test, result };
         if let Some(model) = arguments.model.clone().filter(|_| app.self_test.is_none()) {
             let command = app.state.choose(model, arguments.budget);
@@ -91,6 +91,7 @@ impl App {
 
     /// Continues the self-test, and closes the window at its end.
     fn advance_self_test(&mut self, context: &egui::Context) {
+        // Default: most windows have no self-test.
         let Some(test) = &mut self.self_test else { return };
         let ended = match test.next(&mut self.state) {
             Ok(Next::Wait) => {

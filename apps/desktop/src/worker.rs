@@ -18,9 +18,9 @@ use engine::EngineLoop;
 pub struct Settings {
     /// Maximum number of tokens of an answer.
     pub max_tokens: usize,
-    /// Whether the likeliest token is always chosen.
+    /// True if the likeliest token is always chosen.
     pub greedy: bool,
-    /// Whether plans have a forecast, for which memory and disk are measured.
+    /// True if plans have a forecast, for which memory and disk are measured.
     pub predict: bool,
 }
 

@@ -8,15 +8,20 @@ fn planned() -> Report {
     Report::Planned(Box::new(plan))
 }
 
-fn opened() -> State {
-    let mut state = State::default();
+fn opened() -> Application {
+    let mut state = Application::default();
     assert!(matches!(state.choose("a.nest".into(), None), Some(Command::Plan { .. })));
     assert!(state.apply(planned()).is_none());
     let Some(Command::Open { budget, .. }) = state.open() else { panic!("{state:?}") };
     assert_eq!(budget, 40_000_000);
     state.apply(Report::Opening { parts_done: 1, parts_total: 4 });
     assert!(matches!(state.phase, Phase::Opening { parts_done: 1, parts_total: 4, .. }));
-    let opened = Opened { budget, is_streamed: true, has_template: true, ..Opened::default() };
+    let opened = ModelDescription {
+        budget,
+        is_streamed: true,
+        has_template: true,
+        ..ModelDescription::default()
+    };
     assert!(state.apply(Report::Opened(opened)).is_none());
     state
 }
@@ -32,7 +37,7 @@ fn a_conversation_grows_by_reports() {
     assert!(state.send().is_none(), "one answer at a time");
     state.apply(Report::Text("Good ".into()));
     state.apply(Report::Text("day".into()));
-    state.apply(Report::Finished(Finished::default()));
+    state.apply(Report::Finished(AnswerSummary::default()));
     assert!(!state.is_answering && state.stop().is_none());
     assert_eq!((state.lines.len(), state.lines[1].text.as_str()), (2, "Good day"));
     assert_eq!(state.draft, "More");
@@ -52,7 +57,7 @@ fn a_refused_budget_leaves_the_one_in_force() {
 
 #[test]
 fn an_opening_can_be_cancelled() {
-    let mut state = State::default();
+    let mut state = Application::default();
     state.choose("a.nest".into(), None);
     state.apply(planned());
     let Some(Command::Open { cancel, .. }) = state.open() else { panic!("{state:?}") };
@@ -81,11 +86,11 @@ fn another_file_replaces_the_model() {
 
 #[test]
 fn a_message_of_the_arguments_needs_no_click() {
-    let mut state = State { opens_itself: true, ..State::default() };
+    let mut state = Application { opens_itself: true, ..Application::default() };
     state.first_message = Some("Hello".into());
     state.choose("a.nest".into(), None);
     assert!(matches!(state.apply(planned()), Some(Command::Open { .. })));
-    let command = state.apply(Report::Opened(Opened::default()));
+    let command = state.apply(Report::Opened(ModelDescription::default()));
     assert!(matches!(command, Some(Command::Send(text)) if text == "Hello"));
-    assert!(state.apply(Report::Opened(Opened::default())).is_none(), "once");
+    assert!(state.apply(Report::Opened(ModelDescription::default())).is_none(), "once");
 }

@@ -4,14 +4,14 @@ use eframe::egui;
 use egui::{Color32, Frame, Key, Panel, RichText, ScrollArea, Ui};
 
 use crate::messages::Command;
-use crate::state::{Author, Line, Phase, State};
+use crate::state::{Application, Author, Line, Phase};
 use crate::words::percent;
 
 /// Colour of messages.
 const TEXT: Color32 = Color32::from_rgb(225, 225, 228);
 
 /// Draws the conversation with its input.
-pub fn show(ui: &mut Ui, state: &mut State) -> Option<Command> {
+pub fn show(ui: &mut Ui, state: &mut Application) -> Option<Command> {
     let command = Panel::bottom("input").show(ui, |ui| input(ui, state)).inner;
     let area = ScrollArea::vertical().auto_shrink(false).stick_to_bottom(true);
     area.show(ui, |ui| {
@@ -65,7 +65,7 @@ fn show_line(ui: &mut Ui, line: &Line, is_running: bool) {
     ui.add_space(6.0);
 }
 
-fn input(ui: &mut Ui, state: &mut State) -> Option<Command> {
+fn input(ui: &mut Ui, state: &mut Application) -> Option<Command> {
     let mut command = None;
     ui.add_space(4.0);
     ui.horizontal(|ui| {

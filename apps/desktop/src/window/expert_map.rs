@@ -58,9 +58,12 @@ pub fn show(ui: &mut Ui, map: &ExpertMap, levels: &[ServedLevels]) {
             }
         }
         ui.painter().add(Shape::mesh(mesh));
+        // Default: without a pointer over a cell there is no text.
         let Some(pointer) = response.hover_pos() else { return };
         let place = (pointer - rect.min) / Vec2::new(width, height);
+        // Default: rounding may put the pointer past the last row,
         let Some((layer, experts)) = layers.get(place.y as usize) else { return };
+        // Default: or past the last column.
         let Some(planes) = experts.get(place.x as usize) else { return };
         let cell = cell_of(*layer, planes);
         let level = cell.level.map_or("absent".into(), |level| format!("{level} bits"));

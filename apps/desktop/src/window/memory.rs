@@ -6,11 +6,11 @@ use egui::{Grid, ProgressBar, RichText, Slider, Ui};
 use super::expert_map;
 use crate::expert_cells::Counts;
 use crate::messages::Command;
-use crate::state::{Phase, State};
+use crate::state::{Application, Phase};
 use crate::words::{percent, size};
 
 /// Draws the panel.
-pub fn show(ui: &mut Ui, state: &mut State) -> Option<Command> {
+pub fn show(ui: &mut Ui, state: &mut Application) -> Option<Command> {
     ui.add_space(8.0);
     let command = budget_slider(ui, state);
     let Phase::Open(opened) = &state.phase else { return command };
@@ -51,7 +51,7 @@ pub fn show(ui: &mut Ui, state: &mut State) -> Option<Command> {
 }
 
 /// Draws the slider of the budget. It acts while it moves.
-pub fn budget_slider(ui: &mut Ui, state: &mut State) -> Option<Command> {
+pub fn budget_slider(ui: &mut Ui, state: &mut Application) -> Option<Command> {
     let range = state.budget_range()?;
     let mut budget = state.budget;
     let (least, most) = (size(*range.start()), size(*range.end()));

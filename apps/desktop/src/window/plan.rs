@@ -7,12 +7,12 @@ use nestling_plan::plan::Forecast;
 
 use super::memory;
 use crate::messages::Command;
-use crate::plan::{Form, Plan};
-use crate::state::{Phase, State};
+use crate::plan::{FileKind, Plan};
+use crate::state::{Application, Phase};
 use crate::words::{percent, size};
 
 /// Draws the plan, the progress of the opening, or a hint.
-pub fn show(ui: &mut Ui, state: &mut State) -> Option<Command> {
+pub fn show(ui: &mut Ui, state: &mut Application) -> Option<Command> {
     let mut command = None;
     ui.add_space(12.0);
     match &state.phase {
@@ -44,13 +44,13 @@ pub fn show(ui: &mut Ui, state: &mut State) -> Option<Command> {
     command
 }
 
-fn planned(ui: &mut Ui, state: &mut State) -> Option<Command> {
+fn planned(ui: &mut Ui, state: &mut Application) -> Option<Command> {
     let plan = state.plan.as_ref()?;
     ui.label(RichText::new(plan.path.display().to_string()).strong());
     match plan.form {
-        Form::Store => {}
-        Form::Gguf => _ = ui.weak("runs in place: no store is made of it"),
-        Form::Checkpoint { weight_bytes } => {
+        FileKind::Store => {}
+        FileKind::Gguf => _ = ui.weak("runs in place: no store is made of it"),
+        FileKind::Checkpoint { weight_bytes } => {
             let bytes = size(weight_bytes);
             ui.weak(format!(
                 "The plan is that of the store that a conversion writes. Opened as it is, the checkpoint \

@@ -15,7 +15,7 @@ use nestling::{
 use nestling_plan::plan::MachineSpeed;
 
 use super::Settings;
-use crate::messages::{Command, Finished, Opened, Report, Status};
+use crate::messages::{AnswerSummary, Command, ModelDescription, Report, Status};
 use crate::meter::{Meter, Totals};
 use crate::plan::{Plan, Subject};
 use crate::speed::{machine_speed, memory_speed};
@@ -29,7 +29,7 @@ const ANSWER_INTERVAL: Duration = Duration::from_millis(5);
 /// Context length in tokens left for an answer; older turns are dropped.
 const ANSWER_RESERVE: usize = 128;
 
-/// State of the engine's thread.
+/// Commands, subject and open model of the engine's thread.
 pub struct EngineLoop {
     settings: Settings,
     commands: Receiver<Command>,
@@ -203,6 +203,7 @@ impl EngineLoop {
             self.machine = measured.join().ok().flatten();
             self.memory_speed = self.machine.as_ref().map(|machine| machine.memory_bytes_per_s);
         }
+        // Default: a forecast needs both.
         let (Some(machine), Some(subject)) = (&self.machine, &self.subject) else { return };
         if let Some(plan) = self.unpredicted.take() {
             (self.report)(Report::Predicted(subject.forecast(&plan, machine)));
@@ -240,6 +241,7 @@ impl EngineLoop {
     }
 
     fn say(&mut self, text: &str) {
+        // Default: without a model there is nothing to do.
         let Some(open) = &mut self.open else { return };
         let defaults = match self.settings.greedy {
             true => GenerateOptions::greedy(),
@@ -261,11 +263,13 @@ impl EngineLoop {
     }
 
     fn set_budget(&mut self, bytes: u64) {
+        // Default: without a model there is nothing to do.
         let Some(open) = &self.open else { return };
         let in_force = open.model.engine().budget().total_bytes();
         match open.model.set_memory_budget(bytes) {
             Ok(()) => (self.report)(Report::BudgetSet(bytes)),
             Err(error) => (self.report)(Report::BudgetRefused {
+                // Default: an engine without a budget has no limit.
                 in_force: in_force.unwrap_or(u64::MAX),
                 reason: error.to_string(),
             }),
@@ -274,6 +278,7 @@ impl EngineLoop {
 
     /// Reports all events of the running answer that have arrived.
     fn take_events(&mut self) {
+        // Default: without a model there is nothing to do.
         let Some(open) = &mut self.open else { return };
         while let Some(answer) = &mut open.answer {
             let event = match answer.try_next() {
@@ -299,6 +304,7 @@ impl EngineLoop {
     }
 
     fn report_status(&mut self) {
+        // Default: without a model there is nothing to do.
         let Some(open) = &mut self.open else { return };
         if open.reported.is_none_or(|reported| reported.elapsed() >= STATUS_INTERVAL) {
             open.reported = Some(Instant::now());
@@ -335,8 +341,8 @@ impl OpenModel {
         }
     }
 
-    fn describe(&self, budget: u64) -> Opened {
-        Opened {
+    fn describe(&self, budget: u64) -> ModelDescription {
+        ModelDescription {
             device: self.model.device_name().to_owned(),
             context_length: self.model.context_length(),
             has_template: matches!(self.speaker, Speaker::Chat(_)),
@@ -358,8 +364,8 @@ impl OpenModel {
     }
 }
 
-fn finished(summary: &GenerationSummary) -> Finished {
-    Finished {
+fn finished(summary: &GenerationSummary) -> AnswerSummary {
+    AnswerSummary {
         prompt_tokens: summary.usage.prompt_tokens,
         answer_tokens: summary.usage.completion_tokens,
         was_stopped: summary.reason == FinishReason::Cancelled,
