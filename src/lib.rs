@@ -76,8 +76,8 @@ pub use device::{Device, DeviceError, DeviceOptions, OpenDevice, WithBackend};
 pub use rank_devices::RankDevices;
 
 pub use nestling_core::{
-    ActivationMode, Budget, CancelToken, EngineError, ErrorClass, KvDtype, MemoryTooSmall,
-    StreamStats,
+    ActivationMode, Budget, CancelToken, EngineError, ErrorClass, ExpertMap, ExpertPlanes, KvDtype,
+    MemoryTooSmall, StreamStats,
 };
 pub use nestling_formats::Level;
 pub use nestling_runtime::{

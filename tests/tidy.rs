@@ -172,6 +172,7 @@ fn dependencies_run_one_way() {
         ("apps/python/Cargo.toml", &["", "hub"]),
         ("apps/mobile/Cargo.toml", &[""]),
         ("apps/web/Cargo.toml", &[""]),
+        ("apps/desktop/Cargo.toml", &["", "plan"]),
         ("apps/cli/Cargo.toml", &["", "hub", "plan", "server"]),
     ];
     let mut found = Vec::new();

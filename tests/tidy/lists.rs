@@ -99,6 +99,10 @@ pub const FORBIDDEN: &[(&str, &[&str])] = &[
     ("apps/python/src/", &["process::exit", "process::abort", "process::Command"]),
     ("apps/mobile/src/", &["std::env", "std::fs", "std::process", "nestling_runtime"]),
     ("apps/web/src/", &["std::env", "std::fs", "std::thread", "std::time", "nestling_runtime"]),
+    ("apps/desktop/src/", &["nestling_runtime", "nestling_core", "nestling_experts"]),
+    // The state, the engine's thread and their messages do not depend on how they are drawn.
+    ("apps/desktop/src/state", &["egui", "std::fs", "std::thread"]),
+    ("apps/desktop/src/worker", &["egui"]),
     ("apps/hub/src/", &["indicatif", "std::env", "terminal_size", "clap"]),
     ("apps/server/src/", &["std::env", "std::fs", "std::process", "signal::", "clap"]),
     ("shaders/src/", &["cudarc", "nestling_cuda", "tokenizers"]),

@@ -1,6 +1,9 @@
 //! Control of the memory of streamed experts while a model runs.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::expert_map::{ExpertMap, SharedExpertMap};
 
 /// Memory of a model's streamed experts, adjustable while the model runs. A change takes effect before the
 /// experts of the next layer are requested.
@@ -12,6 +15,8 @@ pub struct ExpertMemory {
     shed_bytes: AtomicU64,
     /// Bytes held.
     used_bytes: AtomicU64,
+    /// Planes of all experts; empty if they are not of this process.
+    map: Arc<SharedExpertMap>,
 }
 
 impl Default for ExpertMemory {
@@ -23,8 +28,18 @@ impl Default for ExpertMemory {
 impl ExpertMemory {
     /// Creates a control without requests and with 0 bytes held.
     pub fn new() -> Self {
+        Self::with_map(Arc::default())
+    }
+
+    /// Works like [`ExpertMemory::new`], with the map that the expert cache writes.
+    pub fn with_map(map: Arc<SharedExpertMap>) -> Self {
         let wanted_bytes = AtomicU64::new(u64::MAX);
-        Self { wanted_bytes, shed_bytes: AtomicU64::new(0), used_bytes: AtomicU64::new(0) }
+        Self { wanted_bytes, shed_bytes: AtomicU64::new(0), used_bytes: AtomicU64::new(0), map }
+    }
+
+    /// Returns the planes of all experts, without waiting for a running step. Empty without a map.
+    pub fn map(&self) -> ExpertMap {
+        self.map.read()
     }
 
     /// Requests a new budget in bytes.

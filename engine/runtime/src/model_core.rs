@@ -19,6 +19,7 @@ use crate::status::{ServiceStatus, StepStatus};
 use nestling_core::batch::{Batch, LevelPolicy};
 use nestling_core::budget::Reservation;
 use nestling_core::error::EngineError;
+use nestling_core::expert_map::ExpertMap;
 use nestling_core::recurrent::STATES_PER_SEQUENCE;
 use nestling_core::runner::{ModelRunner, RunnerLimits, StepStats};
 use nestling_core::schedule::{ScheduleLimits, Scheduler};
@@ -220,6 +221,12 @@ impl ModelCore {
     /// Returns the bytes of streamed experts in memory.
     pub(crate) fn expert_bytes(&self) -> Option<u64> {
         self.expert_memory.as_ref().map(|memory| memory.used_bytes())
+    }
+
+    /// Returns the planes of streamed experts, if their cache is in this process.
+    pub(crate) fn expert_map(&self) -> Option<ExpertMap> {
+        let map = self.expert_memory.as_ref()?.map();
+        (!map.layers.is_empty()).then_some(map)
     }
 
     pub(crate) fn mark_broken(&self) {

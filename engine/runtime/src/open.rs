@@ -13,6 +13,7 @@ use crate::memory_plan::MemoryPlan;
 use crate::model_core::{ModelCore, ModelParts};
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
+use nestling_core::expert_map::ExpertMap;
 use nestling_core::runner::RunnerLimits;
 use nestling_experts::allocation::Allocation;
 use nestling_experts::dual::DualRouting;
@@ -111,6 +112,28 @@ impl Model {
     /// Returns the bytes of experts in memory. Returns `None` if experts are not streamed.
     pub fn expert_bytes(&self) -> Option<u64> {
         self.core.expert_bytes()
+    }
+
+    /// Returns the planes of all streamed experts that are resident or being read, and when they were last used.
+    ///
+    /// Never waits for a running step, so a user interface may call it for each frame. Returns `None` if
+    /// experts are not streamed, or are divided among ranks.
+    ///
+    /// ```
+    /// use nestling_runtime::{Engine, Model, ModelOptions, Residence};
+    ///
+    /// # let store = concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nestling-storyteller.nest");
+    /// # let engine = Engine::new(Default::default())?;
+    /// let options = ModelOptions { residence: Residence::Streamed, ..ModelOptions::default() };
+    /// let model = Model::open(&engine, store, &options, &mut |_| {}, &Default::default())?;
+    /// model.session().generate("The captain", &nestling_runtime::GenerateOptions::greedy())?.into_text()?;
+    /// let map = model.expert_map().ok_or("experts are streamed")?;
+    /// let used = map.layers.iter().flatten().filter(|expert| expert.last_used == map.step);
+    /// assert!(used.clone().count() > 0 && used.clone().all(|expert| expert.resident > 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn expert_map(&self) -> Option<ExpertMap> {
+        self.core.expert_map()
     }
 
     /// Sets the budget of streamed experts in bytes, taken from the engine's budget.

@@ -35,6 +35,7 @@ pub(crate) use table::BOOKS;
 pub use table::{BLOCK_BYTES, ExpertEntry, ExpertTable, PlaneId};
 
 use nestling_core::error::EngineError;
+use nestling_core::expert_map::{ExpertPlanes, SharedExpertMap};
 use policy::plane_at;
 use victims::Victims;
 
@@ -120,9 +121,16 @@ struct Slot {
     pins: u32,
     /// Step for which the expert is predicted, unless it was used since.
     expected: u64,
+    /// Step of the last use; 0 before the first.
+    last_used: u64,
 }
 
 impl Slot {
+    fn planes(&self) -> ExpertPlanes {
+        let Self { resident, reading: arriving, last_used, .. } = *self;
+        ExpertPlanes { resident, arriving, last_used }
+    }
+
     /// Returns the highest plane that is resident or being read.
     fn top(&self) -> Option<usize> {
         let held = u32::from(self.resident | self.reading);
@@ -161,6 +169,8 @@ pub struct Residency {
     /// Goal last set on the policy; `None` before.
     goal: Option<RetentionGoal>,
     counters: ResidencyCounters,
+    /// Copy of the slots for other threads.
+    map: Arc<SharedExpertMap>,
 }
 
 impl std::fmt::Debug for Residency {
@@ -194,6 +204,7 @@ impl Residency {
             victims: Victims::new(table.len())?,
             goal: None,
             counters: ResidencyCounters::default(),
+            map: Arc::new(SharedExpertMap::new(table.layers().iter().map(Vec::len))?),
             policy: options.policy,
             table,
         })
@@ -204,9 +215,15 @@ impl Residency {
         &self.table
     }
 
+    /// Returns the map of the planes, which other threads may read.
+    pub fn map(&self) -> &Arc<SharedExpertMap> {
+        &self.map
+    }
+
     /// Starts a step: discards predictions of the previous step and decays old uses.
     pub fn begin_step(&mut self) {
         self.step += 1;
+        self.map.begin_step(self.step);
         self.policy.begin_step();
         self.victims.forget();
     }
@@ -236,6 +253,8 @@ impl Residency {
             }
             slot.prefetched &= !bit;
         }
+        slot.last_used = self.step;
+        self.map.set(layer, expert, slot.planes());
         let was_expected = std::mem::take(&mut slot.expected) == self.step;
         if was_expected && self.slot_capacity.is_some() {
             // The expert's score drops when the prediction is fulfilled.
@@ -303,6 +322,7 @@ impl Residency {
             slot.prefetched |= bit(id.plane);
             self.counters.prefetched_bytes[id.plane.index()] += bytes;
         }
+        self.note(id);
         self.held_experts += usize::from(is_new);
         self.used_bytes += bytes;
         self.layer_bytes[id.layer as usize] += bytes;
@@ -321,6 +341,7 @@ impl Residency {
         if slot.reading & bit != 0 {
             slot.reading &= !bit;
             slot.resident |= bit;
+            self.note(id);
             self.offer(id.layer, id.expert);
         }
     }
@@ -409,6 +430,13 @@ impl Residency {
     /// Returns the counters of hits, misses and evictions.
     pub fn counters(&self) -> ResidencyCounters {
         self.counters
+    }
+
+    /// Copies the slot of a plane's expert to the map.
+    fn note(&self, id: PlaneId) {
+        if let Some(slot) = self.slot(id.layer, id.expert) {
+            self.map.set(id.layer, id.expert, slot.planes());
+        }
     }
 
     fn slot(&self, layer: u32, expert: u32) -> Option<&Slot> {

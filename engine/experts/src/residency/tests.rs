@@ -280,3 +280,29 @@ fn slots_are_taken_from_the_expert_that_a_look_at_all_finds() {
     }
     assert!(taken > 100, "only {taken} left");
 }
+
+#[test]
+fn the_map_shows_what_the_books_hold() {
+    let table = table(2, 3, 1);
+    let mut books = lru(&table, 6);
+    let map = Arc::clone(books.map());
+    let mut evicted = Vec::new();
+    books.begin_step();
+    assert!(books.admit(id(1, 2, P2), Admission::Needed, &mut evicted));
+    let planes = map.read().layers[1][2];
+    assert_eq!((planes.resident, planes.arriving, planes.last_used), (0, 1, 0));
+    books.failed(id(1, 2, P2));
+    assert_eq!(map.read().layers[1][2], ExpertPlanes::default());
+    for (layer, expert, planes) in [(0, 0, 3), (1, 1, 2), (0, 2, 3), (1, 1, 1)] {
+        books.begin_step();
+        evicted.extend(fetch(&mut books, layer, expert, planes));
+        let read = map.read();
+        assert_eq!(read.layers[layer as usize][expert as usize].last_used, read.step);
+        for slot in &books.slots {
+            assert_eq!(read.layers[slot.layer as usize][slot.expert as usize], slot.planes());
+        }
+    }
+    assert!(!evicted.is_empty());
+    books.shed(u64::MAX, &mut evicted);
+    assert!(map.read().layers.iter().flatten().all(|planes| planes.resident == 0));
+}

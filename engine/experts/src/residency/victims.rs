@@ -162,6 +162,7 @@ impl Residency {
         slot.resident &= !bit(id.plane);
         slot.reading &= !bit(id.plane);
         slot.prefetched &= !bit(id.plane);
+        self.map.set(id.layer, id.expert, slot.planes());
         let has_left = was_held && slot.top().is_none();
         self.held_experts -= usize::from(has_left);
         self.used_bytes = self.used_bytes.saturating_sub(bytes);
@@ -182,6 +183,7 @@ impl Residency {
         let slot = &mut self.slots[number];
         let is_back = slot.top().is_none();
         slot.resident |= bit(id.plane);
+        self.map.set(id.layer, id.expert, slot.planes());
         self.held_experts += usize::from(is_back);
         self.used_bytes += bytes;
         self.layer_bytes[id.layer as usize] += bytes;
