@@ -59,6 +59,7 @@ pub struct FeedForward<B: Backend> {
 impl<B: Backend> FeedForward<B> {
     /// Returns the gate, or up for an activation without one, which then joins up with itself.
     pub fn gate_or_up(&self) -> &Linear<B> {
+        // Default: up, which is then joined with itself.
         self.gate.as_ref().unwrap_or(&self.up)
     }
 

@@ -81,6 +81,7 @@ impl<B: Backend> Graph<'_, '_, B> {
         }
 
         // Feed-forward part: x += dense(norm(x)) + Σ weight · expert(norm(x)).
+        // Default: a mixer alone adds nothing more.
         let Some(norm) = &lw.feed_forward_norm else { return Ok(true) };
         enc.rms_norm(&act.x, norm, eps, Write::Set, &mut act.normed)?;
         add_dense(enc, lw, &rows.dense_levels, eps, act)?;

@@ -2,12 +2,9 @@
 
 use super::family::{DENSE, Family, Fixed, PLAIN, SIGMOID, SILU, SOFTMAX_OF_CHOSEN};
 use super::granite;
-use super::key::Key;
+use super::key::{Key, PATTERN};
 use super::laguna;
 use super::nemotron;
-
-/// Key of the layers with a sliding window.
-pub const PATTERN: &str = "attention.sliding_window_pattern";
 
 /// Keys of all families.
 pub const COMMON: &[Key] = &[

@@ -1,5 +1,8 @@
 //! Conversion of single GGUF keys.
 
+/// Key of the layers with a sliding window.
+pub const PATTERN: &str = "attention.sliding_window_pattern";
+
 /// Conversion of a GGUF key to a `config.json` key.
 pub enum Key {
     /// Same value under a different name.

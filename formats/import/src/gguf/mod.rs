@@ -20,6 +20,7 @@ mod k_quants;
 mod key;
 mod keys;
 mod laguna;
+mod laguna_layers;
 mod metadata;
 mod nemotron;
 mod parts;

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::GgufHeader;
-use super::families::PATTERN;
+use super::key::PATTERN;
 use super::keys::Keys;
 use crate::ImportError;
 
