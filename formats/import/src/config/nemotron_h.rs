@@ -120,8 +120,6 @@ impl Part {
 
 /// Joins each mixer with the feed-forward block that follows it.
 fn layers(fields: &Fields) -> Result<Vec<LayerConfig>, ImportError> {
-    // Settings of RoPE that are not used must be valid all the same, as transformers demands.
-    let rope = |fields: &_, head_dim| keys::rope(fields, head_dim).map(|_| RopeConfig::NONE);
     let attention = TokenMixer::Attention(keys::attention_with(fields, rope)?);
     let mamba2 = TokenMixer::Mamba2(mamba2(fields)?);
     let (key, parts) = parts(fields)?;
@@ -145,6 +143,17 @@ fn layers(fields: &Fields) -> Result<Vec<LayerConfig>, ImportError> {
         }
     }
     Ok(layers)
+}
+
+/// Returns no RoPE. Settings that are not used must be valid all the same, as transformers demands.
+fn rope(fields: &Fields, head_dim: usize) -> Result<RopeConfig, ImportError> {
+    const BASE: &str = "rope_theta";
+    if fields.member("rope_parameters").or(fields.member("rope_scaling")).is_some() {
+        // Default: the base of transformers.
+        let base = fields.get(BASE).cloned().unwrap_or(Value::from(10_000));
+        keys::partial_rope(&fields.replaced(BASE, base, |_| false), head_dim)?;
+    }
+    Ok(RopeConfig::NONE)
 }
 
 /// Returns the parts of the blocks, and the key that lists them.
