@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde::de::{
+    Deserialize, DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor,
+};
 use serde_json::Value;
 
 use crate::ImportError;
@@ -45,6 +47,42 @@ pub(crate) fn duplicate<V>(members: &[(String, V)]) -> Option<&str> {
     let mut names: Vec<&str> = members.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
     names.windows(2).find(|two| two[0] == two[1]).map(|two| two[0])
+}
+
+/// Selection of a member of nested objects by the names that lead to it. Other members are passed over, so that no
+/// memory is needed for them.
+pub(crate) struct MemberAt<'a>(pub &'a [&'a str]);
+
+impl<'de> DeserializeSeed<'de> for MemberAt<'_> {
+    type Value = Option<Value>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        if self.0.is_empty() {
+            return Value::deserialize(deserializer).map(Some);
+        }
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for MemberAt<'_> {
+    type Value = Option<Value>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Self::Value, M::Error> {
+        let mut found = None;
+        while let Some(name) = map.next_key::<String>()? {
+            match self.0.split_first() {
+                Some((first, rest)) if name == *first => {
+                    found = map.next_value_seed(MemberAt(rest))?;
+                }
+                _ => drop(map.next_value::<IgnoredAny>()?),
+            }
+        }
+        Ok(found)
+    }
 }
 
 /// Puts `Infinity`, `-Infinity` and `NaN` in quotes outside of texts. JSON has no such numbers, but Python writes
