@@ -208,6 +208,7 @@ unsafe fn pass_columns<V: Vector, const COUNT: usize>(
     out: &mut [f32],
 ) {
     let to = state.as_mut_ptr();
+    // Default: the first row starts from the contents of `state`.
     let mut from = from.map_or(to.cast_const(), <[f32]>::as_ptr);
     let (cols, delta) = (head.value_head_dim, head.rule == StateRule::Delta);
     let rows = out.len() / cols;

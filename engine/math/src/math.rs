@@ -207,6 +207,7 @@ pub fn gate(function: GateFunction, x: &mut [f32], gate: &[f32]) {
 
 #[inline(always)]
 fn scale_parts(x: &mut [f32], gate: &[f32], function: impl Fn(f32) -> f32) {
+    // Default: without gates there are no elements.
     let width = x.len().checked_div(gate.len()).map_or(1, |width| width.max(1));
     for (part, gate) in x.chunks_exact_mut(width).zip(gate) {
         scale(part, function(*gate));

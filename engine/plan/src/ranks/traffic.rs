@@ -9,7 +9,7 @@ use nestling_import::{FeedForward, ModelConfig};
 use super::fabric::Operation;
 
 /// Matrices of a layer whose products are one operation, and so one exchange. The inner activations of a feed-forward part
-/// are gathered once for gate and up. Kinds that are not listed are held by every rank.
+/// are gathered once for gate, if there is one, and up. Kinds that are not listed are held by every rank.
 const PRODUCTS: [&[MatrixKind]; 14] = [
     &[MatrixKind::Query, MatrixKind::Key, MatrixKind::Value],
     &[MatrixKind::QueryGate],
@@ -23,7 +23,7 @@ const PRODUCTS: [&[MatrixKind]; 14] = [
     &[MatrixKind::ShortConvOut],
     &[MatrixKind::Mamba2In],
     &[MatrixKind::Mamba2Out],
-    &[MatrixKind::Gate],
+    &[MatrixKind::Up],
     &[MatrixKind::Down],
 ];
 

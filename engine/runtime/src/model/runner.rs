@@ -306,6 +306,7 @@ impl<B: Backend> Runner<B> {
 /// all positions.
 fn context_max(options: &RunnerOptions, config: &ModelConfig) -> usize {
     let limit = config.max_position_embeddings;
+    // Default: all positions of the model.
     let requested = options.context_max.unwrap_or(limit);
     match config.context_limit {
         ContextLimit::Trained => requested,
