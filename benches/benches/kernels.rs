@@ -17,7 +17,7 @@ use nestling_cpu::rows::{PackedRows, QuantizedRows, RowList};
 use nestling_cpu::scaled::{ScaledTables, ScaledWeights};
 use nestling_cpu::threads::ThreadPool;
 use nestling_formats::Level;
-use nestling_import::{Activation, RouterConfig};
+use nestling_import::{Activation, GateFunction, RouterConfig};
 
 /// Columns of a product: the hidden size of a medium-sized model.
 const COLS: usize = 2048;
@@ -228,7 +228,7 @@ fn rows(criterion: &mut Criterion) {
         kernels.softcap(black_box(&mut out), 30.0);
     });
     each(&mut criterion.benchmark_group("gate"), 8 * COLS, |kernels| {
-        kernels.gate(black_box(&mut out), &weight);
+        kernels.gate(GateFunction::Sigmoid, black_box(&mut out), &weight);
     });
     each(&mut criterion.benchmark_group("add_scaled"), 8 * COLS, |kernels| {
         kernels.add_scaled(black_box(&mut out), 0.5, &x);
