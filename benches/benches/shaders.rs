@@ -22,7 +22,8 @@ use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_core::{EngineError, weights::ByteRegion};
 use nestling_formats::{DType, Level};
 use nestling_import::{
-    Activation, DeltaNetConfig, Mamba2Config, RopePairs, RouterConfig, ShortConvConfig,
+    Activation, DeltaNetConfig, GateFunction, Mamba2Config, RopePairs, RouterConfig,
+    ShortConvConfig,
 };
 use nestling_wgpu::{
     AdapterChoice, AdapterKind, Instructions, WgpuBackend, WgpuEncoder, WgpuOptions, devices,
@@ -327,7 +328,9 @@ fn elements(criterion: &mut Criterion) -> Result<(), EngineError> {
     measure(&mut group, (&mut device, "softcap", bytes), |encoder| {
         encoder.softcap(30.0, &mut out)
     })?;
-    measure(&mut group, (&mut device, "gate", 2 * bytes), |encoder| encoder.gate(&x, &mut out))?;
+    measure(&mut group, (&mut device, "gate", 2 * bytes), |encoder| {
+        encoder.gate(GateFunction::Sigmoid, &x, &mut out)
+    })?;
     measure(&mut group, (&mut device, "add_gated", 2 * bytes), |encoder| {
         encoder.add_gated(&gates, &x, &mut out)
     })?;

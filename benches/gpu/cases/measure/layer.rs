@@ -169,7 +169,7 @@ impl<B: Backend> Layer<B> {
         for _ in 0..sizes.experts {
             experts.push(Arc::new(FeedForward {
                 activation: Activation::Silu,
-                gate: linear(device, &wide)?,
+                gate: Some(linear(device, &wide)?),
                 up: linear(device, &wide)?,
                 down: linear(device, &narrow)?,
             }));

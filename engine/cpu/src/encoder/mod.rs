@@ -23,6 +23,8 @@ mod state_heads;
 #[cfg(test)]
 mod tests;
 mod tiles;
+#[cfg(test)]
+mod ungated_tests;
 
 use std::sync::Mutex;
 

@@ -211,12 +211,6 @@ impl Case {
         let qkv_weights =
             [upload(h * d, D, 2, true), upload(g * d, D, 3, false), upload(g * d, D, 5, true)];
         let attention_out = upload(D, h * d, 6, true);
-        let ungated = FeedForward {
-            activation: Activation::Relu2,
-            gate: None,
-            up: upload(self.inner, D, 14, true),
-            down: upload(D, self.inner, 15, false),
-        };
         let mut ffn = |seed, bias| FeedForward {
             activation: Activation::Silu,
             gate: Some(upload(self.inner, D, seed, bias)),
@@ -258,8 +252,6 @@ impl Case {
         enc.ffn(&shared, levels, &normed, Write::Set, &mut other).unwrap();
         enc.scale(0.3, &mut other).unwrap();
         out.push(("ffn, scale", block_on(enc.read(&other)).unwrap()));
-        enc.ffn(&ungated, levels, &normed, Write::Add, &mut x).unwrap();
-        out.push(("ffn without a gate, added", block_on(enc.read(&x)).unwrap()));
         enc.write(&noise(self.rows, 36), &mut gate).unwrap();
         enc.add_gated(&gate, &other, &mut x).unwrap();
         out.push(("add_gated", block_on(enc.read(&x)).unwrap()));
