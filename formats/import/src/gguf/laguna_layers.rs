@@ -6,6 +6,7 @@ use super::GgufHeader;
 use super::keys::Keys;
 use super::laguna::DENSE;
 use crate::ImportError;
+use crate::limits::MAX_LAYERS;
 
 const GATE: &str = "blk.0.attn_gate.weight";
 
@@ -19,7 +20,10 @@ impl Keys<'_> {
         header: &GgufHeader,
         config: &mut Map<String, Value>,
     ) -> Result<(), ImportError> {
-        let count = usize::try_from(self.layers()?).unwrap_or(usize::MAX);
+        let count = usize::try_from(self.layers()?).ok().filter(|count| *count <= MAX_LAYERS);
+        let expected = format!("at most {MAX_LAYERS} layers");
+        let count =
+            count.ok_or_else(|| self.metadata.wrong(&self.name("block_count"), &expected))?;
         let wrong = || self.metadata.wrong(&self.name(DENSE), "at most the number of layers");
         let dense = self.unsigned(DENSE)?.and_then(|dense| usize::try_from(dense).ok());
         let dense = dense.filter(|dense| *dense <= count).ok_or_else(wrong)?;

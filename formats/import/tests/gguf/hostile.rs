@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use nestling_import::ImportError;
-use nestling_import::gguf::{GgufHeader, assets};
+use nestling_import::gguf::{GgufHeader, assets, config_json};
+use nestling_import::{ImportError, ModelConfig};
 
 use super::builder::{Builder, text};
 
@@ -192,4 +192,25 @@ fn tokenizers_and_templates_that_make_no_sense() {
     let bytes = model(file("qwen2", &["a"], &[]).text("k", &"k".repeat(50 << 20))).bytes();
     assert!(parse(&bytes).unwrap_err().to_string().contains("exceeds the limit"));
     assert_eq!(text("a"), b"\x01\0\0\0\0\0\0\0a");
+}
+
+/// A number of layers must not be trusted before it is bounded, in no family.
+#[test]
+fn a_file_with_billions_of_layers_is_refused_at_once() {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/runtime/tests/data/gguf");
+    let mut tried = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let mut bytes = std::fs::read(entry.unwrap().path()).unwrap();
+        let name = b".block_count";
+        let Some(at) = bytes.windows(name.len()).position(|part| part == name) else { continue };
+        // The type of the value lies between.
+        bytes[at + name.len() + 4..][..4].fill(0xff);
+        let begun = Instant::now();
+        let config = parse(&bytes).and_then(|header| config_json(&header));
+        let read = config.and_then(|config| ModelConfig::from_json("x.gguf", &config));
+        assert!(read.is_err(), "{:?}", read.map(|config| config.architecture));
+        assert!(begun.elapsed().as_millis() < 1000, "{:?}", read.err());
+        tried += 1;
+    }
+    assert!(tried > 20, "{tried} files");
 }
