@@ -112,6 +112,7 @@ fn what_would_change_the_model_is_refused_by_name() {
         ("mlp_hidden_act", json!("silu")),
         ("moe_latent_size", json!(1024)),
         ("n_groups", json!(7)),
+        ("rope_scaling", json!({ "rope_type": "yarn", "factor": 4.0 })),
         ("num_experts_per_tok", json!(129)),
         ("sliding_window", json!(64)),
         ("time_step_limit", json!([0.0, 0.1])),

@@ -10,7 +10,7 @@ use super::granite_moe_hybrid::refuse_time_step_limits;
 use super::keys::{self, Parts};
 use super::{
     Activation, Architecture, Family, FeedForward, LayerConfig, Mamba2Config, ModelConfig,
-    Multipliers, RopeConfig, SharedExpert, SharedGate, TokenMixer, routed,
+    Multipliers, RopeConfig, RopeScaling, SharedExpert, SharedGate, TokenMixer, routed,
 };
 use crate::ImportError;
 use crate::json::Fields;
@@ -148,10 +148,16 @@ fn layers(fields: &Fields) -> Result<Vec<LayerConfig>, ImportError> {
 /// Returns no RoPE. Settings that are not used must be valid all the same, as transformers demands.
 fn rope(fields: &Fields, head_dim: usize) -> Result<RopeConfig, ImportError> {
     const BASE: &str = "rope_theta";
-    if fields.member("rope_parameters").or(fields.member("rope_scaling")).is_some() {
+    for key in ["rope_parameters", "rope_scaling"] {
+        if fields.member(key).is_none() {
+            continue;
+        }
         // Default: the base of transformers.
         let base = fields.get(BASE).cloned().unwrap_or(Value::from(10_000));
-        keys::partial_rope(&fields.replaced(BASE, base, |_| false), head_dim)?;
+        let rope = keys::partial_rope(&fields.replaced(BASE, base, |_| false), head_dim)?;
+        if rope.scaling != RopeScaling::None {
+            return Err(fields.unsupported(key, "supported: no scaling, as there is no RoPE"));
+        }
     }
     Ok(RopeConfig::NONE)
 }
