@@ -8,7 +8,7 @@ use std::sync::Arc;
 use nestling_convert::convert::ConvertError;
 use nestling_convert::in_place::open_in_place;
 use nestling_core::EngineError;
-use nestling_formats::store::Digits;
+use nestling_formats::store::{Digits, Storage};
 use nestling_import::Checkpoint;
 use nestling_runtime::{ModelOptions, ModelSource, Residence};
 
@@ -34,13 +34,48 @@ pub fn source_at(
     options: &ModelOptions,
 ) -> Result<(ModelSource, ModelOptions), EngineError> {
     let digits = if device.is_cpu() { Digits::Merged } else { Digits::Apart };
-    let checkpoint = Arc::new(Checkpoint::open(path)?);
-    let store = open_in_place(checkpoint, digits).map_err(|error| explain(path, error))?;
+    let source = in_place(Checkpoint::open(path)?, digits)?;
     let mut options = options.clone();
     if device.is_cpu() && options.residence == Residence::Auto {
         options.residence = Residence::Lazy;
     }
-    Ok((ModelSource::Store(Arc::new(store)), options))
+    Ok((source, options))
+}
+
+/// Opens a GGUF file in storages as a store in place, for a model on the CPU: the parts of a split file in their order, or a
+/// single one.
+///
+/// Only the header is read. `nestling::open` does the same for paths.
+///
+/// ```
+/// use nestling::formats::store::{FileStorage, Storage};
+/// use nestling::{CancelToken, Engine, GenerateOptions, Model, ModelOptions};
+/// use std::path::Path;
+/// use std::sync::Arc;
+///
+/// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/engine/runtime/tests/data/gguf/llama.gguf");
+/// let file = FileStorage::open(Path::new(path), 0, None)?;
+/// let source = nestling::gguf_in_place(vec![Arc::new(file) as Arc<dyn Storage>])?;
+/// let engine = Engine::new(Default::default())?;
+/// let model = Model::open_source(
+///     &engine, source, &ModelOptions::default(), &mut |_| {}, &CancelToken::new(),
+/// )?;
+/// let options = GenerateOptions { max_tokens: Some(4), ..GenerateOptions::greedy() };
+/// model.session().generate(vec![3, 1, 4], &options)?.into_text()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// Fails with [`EngineError::Import`] or [`EngineError::Store`] if the file is damaged or its model family is
+/// not supported. Fails with [`EngineError::NotAModel`] if it cannot run in place.
+pub fn gguf_in_place(parts: Vec<Arc<dyn Storage>>) -> Result<ModelSource, EngineError> {
+    in_place(Checkpoint::from_gguf(parts)?, Digits::Merged)
+}
+
+fn in_place(checkpoint: Checkpoint, digits: Digits) -> Result<ModelSource, EngineError> {
+    let path = checkpoint.directory().to_owned();
+    let store = open_in_place(Arc::new(checkpoint), digits);
+    Ok(ModelSource::Store(Arc::new(store.map_err(|error| explain(&path, error))?)))
 }
 
 fn explain(path: &Path, error: ConvertError) -> EngineError {

@@ -73,6 +73,8 @@ pub use nestling_wgpu as wgpu;
 
 pub use builder::Builder;
 pub use device::{Device, DeviceError, DeviceOptions, OpenDevice, WithBackend};
+#[cfg(feature = "convert")]
+pub use gguf::gguf_in_place;
 pub use rank_devices::RankDevices;
 
 pub use nestling_core::{

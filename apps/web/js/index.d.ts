@@ -6,6 +6,8 @@ export interface OpenOptions {
   memoryBudget?: number;
   /** Maximum number of tokens of a conversation. The default is the model's context length, at most 8192. */
   contextLength?: number;
+  /** True to read experts from the device when they are needed, also if all fit the budget. It can then be lowered. */
+  streamed?: boolean;
   /** False to keep fetched bytes in memory only. The default is true: a later visit fetches nothing again. */
   cache?: boolean;
   /** Called after each fetched part. */
@@ -24,18 +26,34 @@ export interface AnswerOptions {
   topK?: number;
   /** Probability mass of the likeliest tokens to sample from. */
   topP?: number;
+  /** Least probability of a token to sample from, as a share of the likeliest token's. */
+  minP?: number;
   /** Seed of the sampler, a safe integer. */
   seed?: number;
   /** Strings that end the answer. */
   stop?: string[];
+  /** True to treat the model's end tokens as ordinary tokens. */
+  ignoreEnd?: boolean;
+  /** True to send an event for each token. */
+  tokenEvents?: boolean;
+  /** JSON schema that the answer matches. At most one of `jsonSchema`, `regex` and `grammar` may be given. */
+  jsonSchema?: object | boolean;
+  /** Regular expression that the answer matches. */
+  regex?: string;
+  /** GBNF grammar that the answer matches. */
+  grammar?: string;
+  /** Choice among the conversation's tools: "auto" (the default), "none", "required", or the name of one. */
+  toolChoice?: string;
   /** Cancels the answer. */
   signal?: AbortSignal;
 }
 
 /** State of a model. */
 export interface Status {
-  /** Level that has arrived, in bits per weight. The next message uses it. */
+  /** Level that has arrived, in bits per weight. The next message uses it. 0 for a GGUF file. */
   level: 0 | 2 | 3 | 4 | 6 | 8;
+  /** True once a message can be answered. */
+  isUsable: boolean;
   /** True once all requested levels have arrived. */
   isComplete: boolean;
   /** Bytes fetched since the page was opened. */
@@ -55,7 +73,7 @@ export interface Status {
 /** Result of an answer. */
 export interface Summary {
   /** Reason for the end. */
-  reason: "stop" | "length" | "context" | "cancelled";
+  reason: "stop" | "length" | "context" | "toolCalls" | "cancelled";
   /** Level that computed the answer, in bits per weight. */
   level: number;
   /** Number of tokens of the prompt. */
@@ -76,8 +94,19 @@ export class NestlingError extends Error {
   readonly kind: ErrorKind;
 }
 
+/** An event of an answer. */
+export type AnswerEvent =
+  | { type: "text"; text: string }
+  | { type: "reasoning"; text: string }
+  | { type: "token"; token: number }
+  | { type: "toolCallStart"; index: number; id: string; name: string }
+  | { type: "toolCallArguments"; index: number; delta: string }
+  | { type: "toolCall"; id: string; name: string; arguments: string };
+
 /** A running answer: an async iterable of its text. Leaving the loop early cancels it. */
 export interface Answer extends AsyncIterable<string> {
+  /** All events, in place of the text alone. */
+  events(): AsyncIterableIterator<AnswerEvent>;
   /** Cancels the answer, which then ends with the reason "cancelled". */
   cancel(): void;
   /** Waits for the end, and returns the whole text. */
@@ -86,18 +115,60 @@ export interface Answer extends AsyncIterable<string> {
   readonly summary: Promise<Summary>;
 }
 
+/** A message of the OpenAI API, as the chat template reads it. */
+export interface Message {
+  role: "system" | "user" | "assistant" | "tool";
+  [field: string]: unknown;
+}
+
+/** Options of a conversation. */
+export interface ChatOptions {
+  /** Instructions, the first message. */
+  system?: string;
+  /** Earlier messages. */
+  messages?: Message[];
+  /** Tools of the OpenAI API. */
+  tools?: object[];
+  /** Additional variables of the chat template. */
+  templateArguments?: Record<string, unknown>;
+}
+
 /** A conversation. */
 export interface Chat {
   /** Sends a message and starts the answer. Answers of one model are computed one after another. */
   send(text: string, options?: AnswerOptions): Answer;
+  /** Returns the results of the tool calls in the last answer, in their order, and starts the next answer. */
+  replyToTools(results: string[], options?: AnswerOptions): Answer;
+  /** Returns the messages, once the answers before this call have ended. */
+  transcript(): Promise<Message[]>;
   /** Releases the conversation. */
+  close(): void;
+}
+
+/** A token history that can be continued. */
+export interface Session {
+  /** Continues by a text or by tokens, without a chat template. */
+  generate(prompt: string | number[], options?: AnswerOptions): Answer;
+  /** Returns the tokens, once the answers before this call have ended. */
+  tokens(): Promise<number[]>;
+  /** Returns the tokens and their computed state, for {@link Model.restore} here or in another program. */
+  snapshot(): Promise<Uint8Array>;
+  /** Copies the session. */
+  fork(): Promise<Session>;
+  /** Releases the session. */
   close(): void;
 }
 
 /** An open model. */
 export interface Model {
   /** Creates a conversation. */
-  chat(options?: { system?: string }): Chat;
+  chat(options?: ChatOptions): Chat;
+  /** Creates an empty session. */
+  session(): Session;
+  /** Creates a session from a snapshot of the same model. */
+  restore(snapshot: Uint8Array): Promise<Session>;
+  /** Changes the memory budget, also during an answer. Rejects with the kind "memory" if the model needs more. */
+  setMemoryBudget(bytes: number): Promise<void>;
   /** Starts the completion of raw text. */
   complete(text: string, options?: AnswerOptions): Answer;
   /** Returns the state. */
@@ -109,7 +180,8 @@ export interface Model {
 }
 
 /**
- * Opens a store at an address. Resolves once its first level has arrived; further levels arrive while the model is idle.
+ * Opens a store or a GGUF file at an address. Resolves once a store's first level has arrived; further levels arrive while the model is
+ * idle. A GGUF file has no levels, and arrives whole.
  *
  * @throws {NestlingError}
  */

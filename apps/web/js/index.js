@@ -11,6 +11,11 @@ export class NestlingError extends Error {
 const closed = () => new NestlingError({ kind: "closed", message: "the model is closed" });
 const cancelled = () => new NestlingError({ kind: "cancelled", message: "cancelled" });
 
+function refuseUnknown(options) {
+  const [name] = Object.keys(options);
+  if (name !== undefined) throw new NestlingError({ kind: "invalid", message: `unknown option: ${name}` });
+}
+
 /** A promise with its functions. A rejection that nobody awaits is no error of the page. */
 function deferred() {
   const parts = Promise.withResolvers();
@@ -21,7 +26,7 @@ function deferred() {
 class Answer {
   #worker;
   #id;
-  #parts = [];
+  #events = [];
   #end = deferred();
   #wake = () => {};
   #hasEnded = false;
@@ -43,18 +48,18 @@ class Answer {
 
   /** Takes a message of the worker. Returns true after the last one. */
   take({ type, value }) {
-    if (type === "text") this.#parts.push(value);
+    if (type === "event") this.#events.push(value);
     else if (type === "finished") this.#end.resolve(value);
     else this.#end.reject(new NestlingError(value));
-    this.#hasEnded = type !== "text";
+    this.#hasEnded = type !== "event";
     this.#wake();
     return this.#hasEnded;
   }
 
-  async *[Symbol.asyncIterator]() {
+  async *events() {
     try {
       for (;;) {
-        while (this.#parts.length) yield this.#parts.shift();
+        while (this.#events.length) yield this.#events.shift();
         if (this.#hasEnded) break;
         await new Promise((resolve) => (this.#wake = resolve));
       }
@@ -62,6 +67,10 @@ class Answer {
     } finally {
       this.cancel();
     }
+  }
+
+  async *[Symbol.asyncIterator]() {
+    for await (const event of this.events()) if (event.type === "text") yield event.text;
   }
 
   async text() {
@@ -74,32 +83,83 @@ class Answer {
 class Chat {
   #model;
   #id;
-  #system;
+  #conversation;
 
-  constructor(model, id, system) {
+  constructor(model, id, { system, messages = [], tools, templateArguments, ...unknown }) {
+    refuseUnknown(unknown);
     this.#model = model;
     this.#id = id;
-    this.#system = system;
+    this.#conversation = {
+      messages: system ? [{ role: "system", content: system }, ...messages] : messages,
+      tools,
+      chat_template_kwargs: templateArguments,
+      now: Math.floor(Date.now() / 1000),
+    };
+  }
+
+  get #place() {
+    return { chat: this.#id, conversation: this.#conversation };
   }
 
   send(text, options = {}) {
-    return this.#model.ask({ chat: this.#id, system: this.#system, text }, options);
+    return this.#model.ask({ ...this.#place, text }, options);
+  }
+
+  replyToTools(results, options = {}) {
+    return this.#model.ask({ ...this.#place, results }, options);
+  }
+
+  transcript() {
+    return this.#model.call("transcript", this.#place);
   }
 
   close() {
-    this.#model.post({ type: "closeChat", chat: this.#id });
+    this.#model.call("closeChat", { chat: this.#id }).catch(() => {});
+  }
+}
+
+class Session {
+  #model;
+  #id;
+
+  constructor(model, id) {
+    this.#model = model;
+    this.#id = id;
+  }
+
+  generate(prompt, options = {}) {
+    const asked = typeof prompt === "string" ? { text: prompt } : { tokens: prompt };
+    return this.#model.ask({ session: this.#id, ...asked }, options);
+  }
+
+  tokens() {
+    return this.#model.call("tokens", { session: this.#id });
+  }
+
+  snapshot() {
+    return this.#model.call("snapshot", { session: this.#id });
+  }
+
+  async fork() {
+    const other = this.#model.nextId();
+    await this.#model.call("fork", { session: this.#id, other });
+    return new Session(this.#model, other);
+  }
+
+  close() {
+    this.#model.call("closeSession", { session: this.#id }).catch(() => {});
   }
 }
 
 class Model {
   #worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
   #answers = new Map();
-  #statuses = new Map();
+  #calls = new Map();
   #nextId = 0;
   #isClosed = false;
   #arrived = deferred();
   #onProgress;
-  /** Settles once the first level has arrived. */
+  /** Settles once a message can be answered. */
   #ready = deferred();
 
   constructor(url, { onProgress, signal, cache = true, ...options }) {
@@ -127,20 +187,37 @@ class Model {
     return this.#arrived.promise;
   }
 
-  chat({ system = "" } = {}) {
-    return new Chat(this, this.#nextId++, system);
+  nextId() {
+    return this.#nextId++;
+  }
+
+  chat(options = {}) {
+    return new Chat(this, this.nextId(), options);
+  }
+
+  session() {
+    return new Session(this, this.nextId());
+  }
+
+  async restore(bytes) {
+    const other = this.nextId();
+    await this.call("restore", { other, bytes });
+    return new Session(this, other);
   }
 
   complete(text, options = {}) {
-    return this.ask({ text }, options);
+    const session = this.session();
+    const answer = session.generate(text, options);
+    answer.summary.finally(() => session.close()).catch(() => {});
+    return answer;
   }
 
   status() {
-    if (this.#isClosed) return Promise.reject(closed());
-    const [id, status] = [this.#nextId++, deferred()];
-    this.#statuses.set(id, status);
-    this.post({ type: "status", id });
-    return status.promise;
+    return this.call("status");
+  }
+
+  setMemoryBudget(bytes) {
+    return this.call("setMemoryBudget", { bytes });
   }
 
   close() {
@@ -151,24 +228,32 @@ class Model {
   /** Starts an answer. */
   ask(question, { signal, ...options }) {
     if (this.#isClosed) throw closed();
-    const id = this.#nextId++;
-    this.post({ type: "ask", id, ...question, options });
+    const id = this.nextId();
+    this.#worker.postMessage({ type: "ask", id, ...question, options });
     const answer = new Answer(this.#worker, id, signal);
     this.#answers.set(id, answer);
     return answer;
   }
 
-  post(message) {
-    if (!this.#isClosed) this.#worker.postMessage(message);
+  /** Calls a function of the worker. */
+  call(name, task = {}) {
+    if (this.#isClosed) return Promise.reject(closed());
+    const [id, result] = [this.nextId(), deferred()];
+    this.#calls.set(id, result);
+    this.#worker.postMessage({ type: "call", id, name, ...task });
+    return result.promise;
   }
 
   #take(message) {
+    const result = this.#calls.get(message.id);
+    if (result) {
+      this.#calls.delete(message.id);
+      if (message.type === "returned") result.resolve(message.value);
+      else result.reject(new NestlingError(message.value));
+      return;
+    }
     switch (message.type) {
-      case "status":
-        if (message.id === undefined) return this.#onProgress?.(message.status);
-        this.#statuses.get(message.id)?.resolve(message.status);
-        this.#statuses.delete(message.id);
-        return;
+      case "status": return this.#onProgress?.(message.status);
       case "ready": return this.#ready.resolve();
       case "arrived": return this.#arrived.resolve();
       case "broken":
@@ -185,11 +270,11 @@ class Model {
     this.#isClosed = true;
     const value = { kind: error.kind, message: error.message };
     for (const answer of this.#answers.values()) answer.take({ type: "failed", value });
-    for (const part of [this.#ready, this.#arrived, ...this.#statuses.values()]) {
+    for (const part of [this.#ready, this.#arrived, ...this.#calls.values()]) {
       part.reject(new NestlingError(value));
     }
     this.#answers.clear();
-    this.#statuses.clear();
+    this.#calls.clear();
   }
 }
 

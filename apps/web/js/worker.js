@@ -9,7 +9,7 @@ const IDLE_MS = 250;
 
 let tab;
 let cache = "memory";
-/** Answers that wait for their turn; the first one is running. */
+/** Answers and calls that wait for their turn; the first one is running. */
 const queue = [];
 
 /** Runs the other tasks of this worker once. Unlike a timer, it does not wait. */
@@ -67,45 +67,69 @@ async function open({ url, options, useCache }) {
   postMessage({ type: "status", status: status() });
 }
 
-/** Fetches the store. Once a level is there, answers come first, and fetching waits until the model is idle. */
+/** Fetches the model. Once it is usable, answers come first, and fetching waits until the model is idle. */
 async function fetchAll() {
-  let level = 0;
+  let isUsable = false;
   for (let isComplete = false; !isComplete;) {
-    while (level && queue.length) {
-      await answerAll();
+    while (isUsable && queue.length) {
+      await runAll();
       await pause(IDLE_MS);
     }
     isComplete = await retried(() => tab.fetchMore());
     const state = status();
     postMessage({ type: "status", status: state });
-    if (!level && state.level) {
+    if (!isUsable && state.isUsable) {
       postMessage({ type: "ready" });
       await pause(IDLE_MS);
     } else {
       await turn();
     }
-    level = state.level;
+    isUsable = state.isUsable;
   }
 }
 
-async function answerAll() {
+async function runAll() {
   while (queue.length) {
-    await answer(queue[0]);
+    const task = queue[0];
+    if (task.type === "ask") await answer(task);
+    else call(task);
     queue.shift();
   }
 }
 
-async function answer({ id, chat, text, options, isCancelled }) {
-  const post = (type, value) => postMessage({ type, id, value });
+/** Conversations and sessions of the page, by its own numbers. */
+const chats = new Map();
+const sessions = new Map();
+
+/** Returns the tab's number of a session of the page, which is created at its first use. */
+function sessionOf(id) {
+  if (!sessions.has(id)) sessions.set(id, tab.newSession());
+  return sessions.get(id);
+}
+
+function chatOf({ chat, conversation }) {
+  if (!chats.has(chat)) chats.set(chat, tab.newChat(JSON.stringify(conversation)));
+  return chats.get(chat);
+}
+
+/** Starts an answer, of whose inputs one is given. */
+function start({ session, options, ...asked }) {
+  const json = JSON.stringify(options);
+  if (asked.results) tab.replyToTools(chatOf(asked), asked.results, json);
+  else if (session === undefined) tab.send(chatOf(asked), asked.text, json);
+  else if (asked.tokens) tab.generateTokens(sessionOf(session), asked.tokens, json);
+  else tab.generateText(sessionOf(session), asked.text, json);
+}
+
+async function answer(task) {
+  const post = (type, value) => postMessage({ type, id: task.id, value });
   try {
-    if (isCancelled) throw JSON.stringify({ kind: "cancelled", message: "the answer was cancelled" });
-    const json = JSON.stringify(options);
-    if (chat === undefined) tab.complete(text, json);
-    else tab.send(chat, text, json);
+    if (task.isCancelled) throw JSON.stringify({ kind: "cancelled", message: "the answer was cancelled" });
+    start(task);
     for (;;) {
       const step = JSON.parse(tab.step());
-      if (step.text !== undefined) post("text", step.text);
-      if (step.finished) return post("finished", step.finished);
+      if (step.type === "finished") return post("finished", step.summary);
+      if (step.type !== "pending") post("event", step);
       await turn();
     }
   } catch (error) {
@@ -113,28 +137,49 @@ async function answer({ id, chat, text, options, isCancelled }) {
   }
 }
 
-/** Chats of the page, by its own numbers. */
-const chats = new Map();
+/** Calls of the page that wait for the answers before them. */
+const calls = {
+  transcript: (task) => JSON.parse(tab.transcript(chatOf(task))),
+  tokens: ({ session }) => Array.from(tab.sessionTokens(sessionOf(session))),
+  snapshot: ({ session }) => tab.snapshot(sessionOf(session)),
+  fork: ({ session, other }) => void sessions.set(other, tab.forkSession(sessionOf(session))),
+  restore: ({ other, bytes }) => void sessions.set(other, tab.restore(bytes)),
+  closeChat({ chat }) {
+    if (chats.has(chat)) tab.closeChat(chats.get(chat));
+    chats.delete(chat);
+  },
+  closeSession({ session }) {
+    if (sessions.has(session)) tab.closeSession(sessions.get(session));
+    sessions.delete(session);
+  },
+};
+
+/** Calls that do not wait. */
+const urgentCalls = {
+  status,
+  setMemoryBudget: ({ bytes }) => tab.setMemoryBudget(bytes),
+};
+
+function call({ name, id, ...task }) {
+  try {
+    postMessage({ type: "returned", id, value: (urgentCalls[name] ?? calls[name])(task) });
+  } catch (error) {
+    postMessage({ type: "failed", id, value: described(error) });
+  }
+}
+
 let isFetching = true;
 
-function ask(message) {
-  if (message.chat !== undefined && !chats.has(message.chat)) {
-    chats.set(message.chat, tab.newChat(message.system));
-  }
-  queue.push({ ...message, chat: chats.get(message.chat) });
-  if (!isFetching && queue.length === 1) answerAll();
+function enqueue(task) {
+  queue.push(task);
+  if (!isFetching && queue.length === 1) runAll();
 }
 
 function cancel(id) {
-  const waiting = queue.find((answer) => answer.id === id);
+  const waiting = queue.find((task) => task.id === id);
   if (!waiting) return;
   waiting.isCancelled = true;
   if (waiting === queue[0]) tab.cancel();
-}
-
-function closeChat(chat) {
-  if (chats.has(chat)) tab.closeChat(chats.get(chat));
-  chats.delete(chat);
 }
 
 onmessage = async ({ data: message }) => {
@@ -148,11 +193,10 @@ onmessage = async ({ data: message }) => {
         postMessage({ type: "broken", value: described(error) });
       }
       isFetching = false;
-      if (tab) answerAll();
+      if (tab) runAll();
       break;
-    case "ask": return ask(message);
+    case "ask": return enqueue(message);
+    case "call": return message.name in urgentCalls ? call(message) : enqueue(message);
     case "cancel": return cancel(message.id);
-    case "closeChat": return closeChat(message.chat);
-    case "status": return postMessage({ type: "status", id: message.id, status: status() });
   }
 };

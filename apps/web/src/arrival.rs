@@ -3,10 +3,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use nestling::Level;
 use nestling::formats::store::{Extent, Storage, Store, StoreError};
+use nestling::{Level, ModelSource};
 
 use crate::error::TabError;
+use crate::gguf_arrival::{GgufArrival, MAGIC};
 use crate::storage::{Prefix, RangeStorage};
 
 /// Bytes that are verified in one step.
@@ -15,9 +16,100 @@ const BATCH_BYTES: u64 = 4 << 20;
 /// Number of times that a damaged extent is fetched again.
 const REPAIRS_MAX: u32 = 3;
 
+/// A model's file that arrives in small steps.
+#[derive(Debug)]
+pub enum Arrival {
+    /// A store, usable from its first level on.
+    Store(StoreArrival),
+    /// A GGUF file, usable once it is whole.
+    Gguf(GgufArrival),
+}
+
+impl Arrival {
+    /// Reads the index or the header of a file. Of a store, the sections up to `level` will be fetched; `None` means all.
+    ///
+    /// # Errors
+    /// Fails as [`StoreArrival::open`] and [`GgufArrival::open`] do, and for a level of a GGUF file, which has none.
+    pub fn open(storage: Arc<RangeStorage>, level: Option<Level>) -> Result<Self, TabError> {
+        match (storage.starts_with(MAGIC)?, level) {
+            (false, _) => StoreArrival::open(storage, level).map(Self::Store),
+            (true, None) => GgufArrival::open(storage).map(Self::Gguf),
+            (true, Some(_)) => {
+                let reason = "a GGUF file has no levels".into();
+                Err(TabError::Invalid { what: "level", reason })
+            }
+        }
+    }
+
+    /// Fetches or verifies the next part, with at most one request. Returns true once everything is here.
+    ///
+    /// # Errors
+    /// Fails as the steps of the two kinds do. A later call continues.
+    pub fn step(&mut self) -> Result<bool, TabError> {
+        match self {
+            Self::Store(store) => store.step(),
+            Self::Gguf(file) => file.step(),
+        }
+    }
+
+    /// Returns whether everything is here.
+    pub fn is_complete(&self) -> bool {
+        match self {
+            Self::Store(store) => store.is_complete(),
+            Self::Gguf(file) => file.is_complete(),
+        }
+    }
+
+    /// Returns whether a message can be answered.
+    pub fn is_usable(&self) -> bool {
+        match self {
+            Self::Store(store) => store.level().is_some(),
+            Self::Gguf(file) => file.is_complete(),
+        }
+    }
+
+    /// Returns the level that is here; `None` for none yet, and for a GGUF file.
+    pub fn level(&self) -> Option<Level> {
+        match self {
+            Self::Store(store) => store.level(),
+            Self::Gguf(_) => None,
+        }
+    }
+
+    /// Returns the bytes that are fetched in all.
+    pub fn bytes_wanted(&self) -> u64 {
+        match self {
+            Self::Store(store) => store.bytes_wanted(),
+            Self::Gguf(file) => file.storage().len(),
+        }
+    }
+
+    /// Returns the storage.
+    pub fn storage(&self) -> &RangeStorage {
+        match self {
+            Self::Store(store) => store.storage(),
+            Self::Gguf(file) => file.storage(),
+        }
+    }
+
+    /// Opens what is here.
+    ///
+    /// # Errors
+    /// Fails with [`TabError::NotReady`] before the model is usable.
+    pub fn source(&self) -> Result<ModelSource, TabError> {
+        if !self.is_usable() {
+            return Err(TabError::NotReady);
+        }
+        match self {
+            Self::Store(store) => store.open_store().map(ModelSource::Store),
+            Self::Gguf(file) => file.source(),
+        }
+    }
+}
+
 /// A store that arrives in small steps.
 #[derive(Debug)]
-pub struct Arrival {
+pub struct StoreArrival {
     storage: Arc<RangeStorage>,
     /// The whole store, whose index is verified and whose extents may be missing.
     store: Store,
@@ -31,7 +123,7 @@ pub struct Arrival {
     damages: u32,
 }
 
-impl Arrival {
+impl StoreArrival {
     /// Reads the index of a store, of which the sections up to `level` will be fetched; `None` means all.
     ///
     /// # Errors

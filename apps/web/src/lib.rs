@@ -1,14 +1,17 @@
 //! Nestling in a browser's dedicated worker.
 //!
-//! A store is fetched section by section with range requests and kept in a [`blocks::BlockFile`]. A [`tab::Tab`] answers
-//! with the highest level that has arrived. Everything except `browser` is free of the browser, and tested
+//! A store is fetched section by section with range requests and kept in a [`blocks::BlockFile`]; a GGUF file is fetched whole.
+//! A [`tab::Tab`] answers with the highest level that has arrived. Everything except `browser` is free of the browser, and tested
 //! with a source that fails.
 
+pub mod answer;
 pub mod arrival;
 pub mod blocks;
 #[cfg(target_family = "wasm")]
 mod browser;
 pub mod error;
+pub mod gguf_arrival;
 pub mod ranges;
+mod slots;
 pub mod storage;
 pub mod tab;

@@ -63,6 +63,21 @@ impl RangeStorage {
         Ok(state.blocks.first_missing(range, REQUEST_BYTES).is_none())
     }
 
+    /// Returns whether the file starts with `bytes`, which are fetched if they are missing.
+    ///
+    /// # Errors
+    /// Fails with a [`RangeError`].
+    pub fn starts_with<const N: usize>(&self, bytes: [u8; N]) -> Result<bool, RangeError> {
+        let range = 0..N as u64;
+        if range.end > self.length {
+            return Ok(false);
+        }
+        while !self.bring(&range)? {}
+        let mut found = [0; N];
+        self.state().blocks.read(0, &mut found)?;
+        Ok(found == bytes)
+    }
+
     /// Removes the blocks of `range`, so that they are fetched again.
     ///
     /// # Errors
@@ -79,6 +94,12 @@ impl RangeStorage {
     /// Returns the number of requests for bytes since the storage was opened, including failed ones.
     pub fn requests(&self) -> u64 {
         self.state().requests
+    }
+
+    /// Returns the entity tag of the file; empty if the server sends none.
+    pub fn etag(&self) -> String {
+        // Default: unreachable, as for the length.
+        self.state().blocks.version().map_or_else(String::new, |version| version.etag.clone())
     }
 
     /// Returns the bytes stored on this device.

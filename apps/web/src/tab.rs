@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use nestling::{
-    CancelToken, Chat, Conversation, Driver, Engine, EngineOptions, Event, FinishReason,
-    GenerateOptions, Generation, GenerationSummary, Level, Message, Model, ModelOptions,
-    ModelSource, SamplingOptions,
+    CancelToken, Driver, Engine, EngineOptions, Generation, Level, Message, Model, ModelOptions,
+    Residence, SnapshotContents,
 };
 use serde::{Deserialize, Serialize};
 
+use crate::answer::{AnswerOptions, Step};
 use crate::arrival::Arrival;
 use crate::blocks::Blocks;
 use crate::error::TabError;
 use crate::ranges::RangeSource;
+use crate::slots::{ChatSlot, SessionSlot};
 use crate::storage::RangeStorage;
 
 /// Options of a tab.
@@ -27,71 +28,18 @@ pub struct TabOptions {
     pub memory_budget: Option<u64>,
     /// Maximum number of tokens of a conversation. `None` means the model's.
     pub context_length: Option<usize>,
-}
-
-/// Options of one answer.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "camelCase")]
-pub struct AnswerOptions {
-    /// Maximum number of tokens.
-    pub max_tokens: Option<usize>,
-    /// Sampling temperature; 0 chooses the likeliest token.
-    pub temperature: Option<f32>,
-    /// Number of likeliest tokens to sample from.
-    pub top_k: Option<usize>,
-    /// Probability mass of the likeliest tokens to sample from.
-    pub top_p: Option<f32>,
-    /// Seed of the sampler.
-    pub seed: Option<u64>,
-    /// Stop strings.
-    pub stop: Vec<String>,
-}
-
-impl AnswerOptions {
-    fn options(self) -> GenerateOptions {
-        let Self { max_tokens, temperature, top_k, top_p, seed, stop } = self;
-        let sampling =
-            SamplingOptions { temperature, top_k, top_p, seed, ..SamplingOptions::default() };
-        GenerateOptions { sampling, max_tokens, stop, ..GenerateOptions::default() }
-    }
-}
-
-/// Progress of an answer.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Step {
-    /// A step was computed without output.
-    Pending,
-    /// Further text.
-    Text(String),
-    /// Further text of the reasoning before the answer.
-    Reasoning(String),
-    /// The end of the answer.
-    Finished(Summary),
-}
-
-/// Summary of an answer.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Summary {
-    /// "stop", "length", "context" or "cancelled".
-    pub reason: &'static str,
-    /// Level of the answer in bits.
-    pub level: u8,
-    /// Number of prompt tokens.
-    pub prompt_tokens: usize,
-    /// Number of tokens of the answer.
-    pub answer_tokens: usize,
-    /// Tokens per second after the first one; 0 for a single token.
-    pub tokens_per_second: f64,
+    /// True to stream experts from the device also if all of them fit the budget, which can then be halved.
+    pub streamed: bool,
 }
 
 /// State of a tab.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
-    /// Level that has arrived, in bits; 0 before the first one.
+    /// Level that has arrived, in bits; 0 before the first one, and for a GGUF file.
     pub level: u8,
+    /// True once a message can be answered.
+    pub is_usable: bool,
     /// True once the requested sections have arrived.
     pub is_complete: bool,
     /// Bytes fetched by this tab.
@@ -106,21 +54,6 @@ pub struct Status {
     pub memory_bytes: u64,
 }
 
-/// A conversation. Its session is created again when the level rises.
-struct ChatSlot {
-    messages: Vec<Message>,
-    chat: Option<Chat>,
-}
-
-impl ChatSlot {
-    /// Ends the session, and keeps the transcript.
-    fn close(&mut self) {
-        if let Some(chat) = self.chat.take() {
-            self.messages = chat.transcript();
-        }
-    }
-}
-
 /// A model, its conversations and at most one answer.
 pub struct Tab {
     arrival: Arrival,
@@ -128,7 +61,8 @@ pub struct Tab {
     options: TabOptions,
     model: Option<Model>,
     chats: BTreeMap<u32, ChatSlot>,
-    next_chat: u32,
+    sessions: BTreeMap<u32, SessionSlot>,
+    next_slot: u32,
     answer: Option<Generation>,
 }
 
@@ -157,8 +91,16 @@ impl Tab {
             ..EngineOptions::default()
         })?;
         let arrival = Arrival::open(storage, level)?;
-        let (model, chats, answer) = (None, BTreeMap::new(), None);
-        Ok(Self { arrival, engine, options, model, chats, next_chat: 0, answer })
+        Ok(Self {
+            arrival,
+            engine,
+            options,
+            model: None,
+            chats: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            next_slot: 0,
+            answer: None,
+        })
     }
 
     /// Fetches or verifies the next part of the store. Returns true once all of it is there.
@@ -174,6 +116,7 @@ impl Tab {
         let storage = self.arrival.storage();
         Status {
             level: bits(self.arrival.level()),
+            is_usable: self.arrival.is_usable(),
             is_complete: self.arrival.is_complete(),
             fetched_bytes: storage.fetched_bytes(),
             stored_bytes: storage.stored_bytes(),
@@ -183,13 +126,27 @@ impl Tab {
         }
     }
 
-    /// Creates a conversation, with instructions if `system` is not empty.
-    pub fn new_chat(&mut self, system: &str) -> u32 {
-        let messages = if system.is_empty() { Vec::new() } else { vec![Message::system(system)] };
-        let id = self.next_chat;
-        self.next_chat += 1;
-        self.chats.insert(id, ChatSlot { messages, chat: None });
-        id
+    /// Sets the budget of a model that is open, or of the next one.
+    ///
+    /// # Errors
+    /// Fails if the model needs more; nothing changes then.
+    pub fn set_memory_budget(&mut self, bytes: u64) -> Result<(), TabError> {
+        match &self.model {
+            Some(model) => model.set_memory_budget(bytes)?,
+            None => self.engine.budget().set_total_bytes(Some(bytes)),
+        }
+        Ok(())
+    }
+
+    /// Creates a conversation from its JSON form, [`nestling::ConversationJson`].
+    ///
+    /// # Errors
+    /// Fails with [`TabError::Invalid`].
+    pub fn new_chat(&mut self, conversation: &str) -> Result<u32, TabError> {
+        let chat = ChatSlot::new(conversation)?;
+        let id = self.next_slot();
+        self.chats.insert(id, chat);
+        Ok(id)
     }
 
     /// Removes a conversation.
@@ -197,31 +154,120 @@ impl Tab {
         self.chats.remove(&id);
     }
 
+    /// Returns the messages of a conversation.
+    ///
+    /// # Errors
+    /// Fails with [`TabError::Invalid`] if it is closed.
+    pub fn transcript(&mut self, id: u32) -> Result<Vec<Message>, TabError> {
+        Ok(found(&mut self.chats, id)?.transcript())
+    }
+
     /// Sends a message of the user, and starts the answer. [`Tab::step`] computes it.
     ///
     /// # Errors
     /// Fails with [`TabError::Busy`], [`TabError::NotReady`] or [`TabError::Invalid`], and as
-    /// [`Chat::send`] does.
+    /// [`nestling::Chat::send`] does.
     pub fn send(&mut self, id: u32, text: &str, options: AnswerOptions) -> Result<(), TabError> {
         let model = self.ready_model()?;
-        let slot = self
-            .chats
-            .get_mut(&id)
-            .ok_or_else(|| TabError::Invalid { what: "chat", reason: "it is closed".into() })?;
-        let chat = slot.chat.get_or_insert_with(|| {
-            Chat::new(model.session(), Conversation::new(std::mem::take(&mut slot.messages)))
-        });
-        self.answer = Some(chat.send(text, &options.options())?);
+        let slot = found(&mut self.chats, id)?;
+        let asked = options.options(&slot.tools)?;
+        let chat = slot.on(&model);
+        chat.conversation_mut()?.tools = asked.tools;
+        self.answer = Some(chat.send(text, &asked.options)?);
         Ok(())
     }
 
-    /// Starts the completion of raw text. [`Tab::step`] computes it.
+    /// Returns the results of the tool calls that are open, in their order, and starts the answer.
+    ///
+    /// # Errors
+    /// Fails as [`Tab::send`] does, and with [`TabError::Invalid`] if there are not as many calls.
+    pub fn reply_to_tools(
+        &mut self,
+        id: u32,
+        results: Vec<String>,
+        options: AnswerOptions,
+    ) -> Result<(), TabError> {
+        let model = self.ready_model()?;
+        let slot = found(&mut self.chats, id)?;
+        let asked = options.options(&slot.tools)?;
+        let chat = slot.on(&model);
+        let calls = chat.open_calls();
+        if calls.len() != results.len() {
+            let reason = format!("{} of them for {} tool calls", results.len(), calls.len());
+            return Err(TabError::Invalid { what: "results", reason });
+        }
+        let both = calls.into_iter().zip(results);
+        let replies = both.map(|(call, result)| Message::tool(call.id, result)).collect();
+        chat.conversation_mut()?.tools = asked.tools;
+        self.answer = Some(chat.reply_to_tools(replies, &asked.options)?);
+        Ok(())
+    }
+
+    /// Creates an empty session.
+    pub fn new_session(&mut self) -> u32 {
+        self.add_session(SessionSlot::default())
+    }
+
+    /// Creates a session from a snapshot.
+    ///
+    /// # Errors
+    /// Fails with [`TabError::NotReady`], or if the snapshot is damaged or belongs to another model.
+    pub fn restore(&mut self, snapshot: &[u8]) -> Result<u32, TabError> {
+        let session = self.ready_model()?.restore(snapshot)?;
+        Ok(self.add_session(SessionSlot::new(session)))
+    }
+
+    /// Copies a session.
+    ///
+    /// # Errors
+    /// Fails with [`TabError::Invalid`] if it is closed, and with an error of the engine if it is in use.
+    pub fn fork_session(&mut self, id: u32) -> Result<u32, TabError> {
+        let model = self.ready_model()?;
+        let fork = found(&mut self.sessions, id)?.on(&model)?.fork()?;
+        Ok(self.add_session(SessionSlot::new(fork)))
+    }
+
+    /// Returns the tokens of a session.
+    ///
+    /// # Errors
+    /// Fails as [`Tab::fork_session`] does.
+    pub fn session_tokens(&mut self, id: u32) -> Result<Vec<u32>, TabError> {
+        let model = self.ready_model()?;
+        Ok(found(&mut self.sessions, id)?.on(&model)?.tokens()?)
+    }
+
+    /// Returns the bytes of a session with its computed state.
+    ///
+    /// # Errors
+    /// Fails as [`Tab::fork_session`] does, and if the memory does not suffice.
+    pub fn snapshot(&mut self, id: u32) -> Result<Vec<u8>, TabError> {
+        let model = self.ready_model()?;
+        let session = found(&mut self.sessions, id)?.on(&model)?;
+        Ok(session.snapshot(SnapshotContents::TokensAndPages)?)
+    }
+
+    /// Removes a session.
+    pub fn close_session(&mut self, id: u32) {
+        self.sessions.remove(&id);
+    }
+
+    /// Starts the continuation of a session by a text or by tokens. [`Tab::step`] computes it.
     ///
     /// # Errors
     /// Fails as [`Tab::send`] does.
-    pub fn complete(&mut self, text: &str, options: AnswerOptions) -> Result<(), TabError> {
+    pub fn generate(
+        &mut self,
+        id: u32,
+        prompt: Prompt,
+        options: AnswerOptions,
+    ) -> Result<(), TabError> {
+        let asked = options.options(&[])?;
         let model = self.ready_model()?;
-        self.answer = Some(model.session().generate(text, &options.options())?);
+        let session = found(&mut self.sessions, id)?.on(&model)?;
+        self.answer = Some(match prompt {
+            Prompt::Text(text) => session.generate(text, &asked.options)?,
+            Prompt::Tokens(tokens) => session.generate(tokens, &asked.options)?,
+        });
         Ok(())
     }
 
@@ -231,24 +277,21 @@ impl Tab {
     /// Returns the error that ended the answer.
     pub fn step(&mut self) -> Result<Step, TabError> {
         let Some(answer) = &mut self.answer else { return Err(TabError::NotReady) };
-        match answer.try_next() {
-            Poll::Pending => Ok(Step::Pending),
-            Poll::Ready(Some(Ok(Event::Text(text)))) => Ok(Step::Text(text)),
-            Poll::Ready(Some(Ok(Event::Reasoning(text)))) => Ok(Step::Reasoning(text)),
-            Poll::Ready(Some(Ok(Event::Finished(summary)))) => {
-                self.answer = None;
-                Ok(Step::Finished(self.summary(&summary)))
+        let error = match answer.try_next() {
+            Poll::Pending => return Ok(Step::Pending),
+            Poll::Ready(Some(Ok(event))) => {
+                let level = bits(self.model.as_ref().and_then(|model| model.limits().level_max));
+                let step = Step::of(event, level);
+                if matches!(step, Step::Finished { .. }) {
+                    self.answer = None;
+                }
+                return Ok(step);
             }
-            Poll::Ready(Some(Ok(_))) => Ok(Step::Pending),
-            Poll::Ready(Some(Err(error))) => {
-                self.answer = None;
-                Err(error.into())
-            }
-            Poll::Ready(None) => {
-                self.answer = None;
-                Err(nestling::EngineError::EngineClosed.into())
-            }
-        }
+            Poll::Ready(Some(Err(error))) => error,
+            Poll::Ready(None) => nestling::EngineError::EngineClosed,
+        };
+        self.answer = None;
+        Err(error.into())
     }
 
     /// Cancels the answer, whose next step is then the last one.
@@ -258,24 +301,15 @@ impl Tab {
         }
     }
 
-    fn summary(&self, summary: &GenerationSummary) -> Summary {
-        let stats = &summary.stats;
-        let has_speed = stats.decode_seconds > 0.0;
-        Summary {
-            reason: match summary.reason {
-                FinishReason::Length => "length",
-                FinishReason::ContextFull => "context",
-                FinishReason::Cancelled => "cancelled",
-                _ => "stop",
-            },
-            level: bits(self.model.as_ref().and_then(|model| model.limits().level_max)),
-            prompt_tokens: summary.usage.prompt_tokens,
-            answer_tokens: summary.usage.completion_tokens,
-            tokens_per_second: match has_speed {
-                true => stats.decode_tokens as f64 / stats.decode_seconds,
-                false => 0.0,
-            },
-        }
+    fn next_slot(&mut self) -> u32 {
+        self.next_slot += 1;
+        self.next_slot
+    }
+
+    fn add_session(&mut self, session: SessionSlot) -> u32 {
+        let id = self.next_slot();
+        self.sessions.insert(id, session);
+        id
     }
 
     /// Returns the model at the highest level that has arrived, opening it if necessary.
@@ -283,22 +317,43 @@ impl Tab {
         if self.answer.is_some() {
             return Err(TabError::Busy);
         }
-        let level = self.arrival.level().ok_or(TabError::NotReady)?;
         if let Some(model) = &self.model
-            && model.limits().level_max >= Some(level)
+            && model.limits().level_max >= self.arrival.level()
         {
             return Ok(model.clone());
         }
+        let source = self.arrival.source()?;
         // Closed first, so that two levels need not fit the memory.
         self.chats.values_mut().for_each(ChatSlot::close);
+        self.sessions.values_mut().try_for_each(SessionSlot::close)?;
         self.model = None;
-        let source = ModelSource::Store(self.arrival.open_store()?);
+        let residence = match self.options.streamed {
+            true => Residence::Streamed,
+            false => Residence::Auto,
+        };
         let context_length = self.options.context_length;
-        let options = ModelOptions { context_length, ..ModelOptions::default() };
+        let options = ModelOptions { context_length, residence, ..ModelOptions::default() };
         let cancel = CancelToken::new();
         let model = Model::open_source(&self.engine, source, &options, &mut |_| {}, &cancel)?;
         Ok(self.model.insert(model).clone())
     }
+}
+
+/// Prompt of a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Prompt {
+    /// Text, without a chat template.
+    Text(String),
+    /// Token ids.
+    Tokens(Vec<u32>),
+}
+
+/// Returns an open conversation or session.
+fn found<T>(slots: &mut BTreeMap<u32, T>, id: u32) -> Result<&mut T, TabError> {
+    slots.get_mut(&id).ok_or_else(|| TabError::Invalid {
+        what: "conversation or session",
+        reason: "it is closed".into(),
+    })
 }
 
 fn level_of(bits: u8) -> Result<Level, TabError> {

@@ -35,7 +35,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(404, b"", {}, has_body)
         data = file.read_bytes()
         headers = {"Content-Type": TYPES.get(file.suffix, "application/octet-stream"), "ETag": f'"{len(data)}"'}
-        if file.suffix != ".nest":
+        if file.suffix not in (".nest", ".gguf"):
             return self.reply(200, data, headers, has_body)
         if site.is_down:
             return self.reply(503, b"", {}, has_body)

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
 use nestling::{Device, GenerateOptions, Level};
+use nestling_web::answer::{AnswerOptions, Step};
 use nestling_web::blocks::{BlockFile, Blocks, MemoryFile};
 use nestling_web::error::TabError;
 use nestling_web::ranges::{Head, RangeError, RangeSource, Reply};
-use nestling_web::tab::{AnswerOptions, Step, Tab, TabOptions};
+use nestling_web::tab::{Prompt, Tab, TabOptions};
 
 /// End of the store's first section.
 const FIRST_SECTION: u64 = 9_660_000;
@@ -56,7 +57,11 @@ struct Server {
 
 impl Server {
     fn new(fault: Fault) -> Self {
-        let bytes = Arc::new(std::fs::read(path()).unwrap());
+        Self::of(path(), fault)
+    }
+
+    fn of(path: PathBuf, fault: Fault) -> Self {
+        let bytes = Arc::new(std::fs::read(path).unwrap());
         Self { bytes, etag: "\"1\"".into(), fault, log: Arc::default() }
     }
 
@@ -169,15 +174,20 @@ fn run(tab: &mut Tab) -> (String, u8) {
     let mut text = String::new();
     loop {
         match tab.step().unwrap() {
-            Step::Text(more) => text.push_str(&more),
-            Step::Finished(summary) => return (text, summary.level),
+            Step::Text { text: more } => text.push_str(&more),
+            Step::Finished { summary } => return (text, summary.level),
             _ => {}
         }
     }
 }
 
+fn start(tab: &mut Tab) -> Result<(), TabError> {
+    let session = tab.new_session();
+    tab.generate(session, Prompt::Text(PROMPT.into()), options())
+}
+
 fn completion(tab: &mut Tab) -> (String, u8) {
-    tab.complete(PROMPT, options()).unwrap();
+    start(tab).unwrap();
     run(tab)
 }
 
@@ -192,11 +202,11 @@ fn expected(level: Level) -> String {
 fn each_level_that_arrives_gives_the_text_of_the_file() {
     let server = Server::new(Fault::None);
     let mut tab = Disk::default().open(&server).unwrap();
-    assert!(matches!(tab.complete(PROMPT, options()), Err(TabError::NotReady)));
+    assert!(matches!(start(&mut tab), Err(TabError::NotReady)));
     fetch(&mut tab, 2).unwrap();
     assert_eq!(completion(&mut tab), (expected(Level::L2), 2));
     assert!(server.sent_bytes() < FIRST_SECTION + (1 << 20), "{}", server.sent_bytes());
-    let chat = tab.new_chat("");
+    let chat = tab.new_chat(r#"{"messages": []}"#).unwrap();
     tab.send(chat, "Tell me a story about a ship.", options()).unwrap();
     let before = run(&mut tab);
     fetch(&mut tab, 8).unwrap();
@@ -291,15 +301,119 @@ fn damage_on_the_device_is_repaired() {
 fn an_answer_is_cancelled_between_two_steps() {
     let mut tab = Disk::default().open(&Server::new(Fault::None)).unwrap();
     fetch(&mut tab, 2).unwrap();
-    tab.complete(PROMPT, options()).unwrap();
-    assert!(matches!(tab.complete(PROMPT, options()), Err(TabError::Busy)));
+    start(&mut tab).unwrap();
+    assert!(matches!(start(&mut tab), Err(TabError::Busy)));
     while tab.step().unwrap() == Step::Pending {}
     tab.cancel();
     let reason = loop {
-        if let Step::Finished(summary) = tab.step().unwrap() {
+        if let Step::Finished { summary } = tab.step().unwrap() {
             break summary.reason;
         }
     };
     assert_eq!(reason, "cancelled");
     assert_eq!(completion(&mut tab).0, expected(Level::L2));
+}
+
+#[test]
+fn a_session_continues_at_the_next_level_and_from_a_snapshot() {
+    let mut tab = Disk::default().open(&Server::new(Fault::None)).unwrap();
+    fetch(&mut tab, 2).unwrap();
+    let session = tab.new_session();
+    let more = |tab: &mut Tab, session, text: &str| {
+        tab.generate(session, Prompt::Text(text.into()), options()).unwrap();
+        run(tab)
+    };
+    more(&mut tab, session, PROMPT);
+    let tokens = tab.session_tokens(session).unwrap();
+    fetch(&mut tab, 8).unwrap();
+    let other = tab.new_session();
+    tab.generate(other, Prompt::Tokens(tokens.clone()), options()).unwrap();
+    let expected = run(&mut tab);
+    let fork = tab.fork_session(session).unwrap();
+    let snapshot = tab.snapshot(session).unwrap();
+    let restored = tab.restore(&snapshot).unwrap();
+    for session in [session, fork, restored] {
+        assert_eq!(tab.session_tokens(session).unwrap(), tokens);
+        assert_eq!(more(&mut tab, session, ""), expected);
+    }
+    tab.close_session(fork);
+    assert_eq!(tab.session_tokens(fork).unwrap_err().kind(), "invalid");
+    assert_eq!(tab.restore(&snapshot[..40]).unwrap_err().kind(), "invalid");
+}
+
+#[test]
+fn options_that_cannot_be_honoured_are_refused() {
+    let mut tab = Disk::default().open(&Server::new(Fault::None)).unwrap();
+    fetch(&mut tab, 2).unwrap();
+    let chat = tab.new_chat(r#"{"messages": []}"#).unwrap();
+    let two = AnswerOptions { regex: Some("a".into()), grammar: Some("b".into()), ..options() };
+    let named = AnswerOptions { tool_choice: Some("weather".into()), ..options() };
+    for wrong in [two, named] {
+        assert_eq!(tab.send(chat, "Hello.", wrong).unwrap_err().kind(), "invalid");
+    }
+    assert_eq!(tab.new_chat(r#"{"messages": 7}"#).unwrap_err().kind(), "invalid");
+    let results = vec!["1".into()];
+    assert_eq!(tab.reply_to_tools(chat, results, options()).unwrap_err().kind(), "invalid");
+    assert!(serde_json::from_str::<AnswerOptions>(r#"{"maxToken": 1}"#).is_err());
+    let formed = AnswerOptions { regex: Some("(calm|wild)\\.".into()), ..options() };
+    let session = tab.new_session();
+    tab.generate(session, Prompt::Text("The sea is".into()), formed).unwrap();
+    assert!(["calm.", "wild."].contains(&run(&mut tab).0.as_str()));
+}
+
+#[test]
+fn a_budget_is_halved_during_an_answer() {
+    let server = Server::new(Fault::None);
+    let blocks = Blocks::open(Box::new(MemoryFile::default()), Box::new(MemoryFile::default()));
+    let options = TabOptions {
+        memory_budget: Some(64 << 20),
+        context_length: Some(256),
+        streamed: true,
+        ..TabOptions::default()
+    };
+    let mut tab = Tab::open(Box::new(server), blocks.unwrap(), options).unwrap();
+    fetch(&mut tab, 8).unwrap();
+    start(&mut tab).unwrap();
+    while tab.step().unwrap() == Step::Pending {}
+    let half = tab.status().memory_bytes / 2;
+    tab.set_memory_budget(half).unwrap();
+    run(&mut tab);
+    assert!(tab.status().memory_bytes <= half);
+    assert_eq!(tab.set_memory_budget(1).unwrap_err().kind(), "memory");
+    assert_eq!(completion(&mut tab), (expected(Level::L8), 8));
+}
+
+#[test]
+fn a_gguf_file_runs_in_place() {
+    let data =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../engine/runtime/tests/data/gguf");
+    let path = data.join("llama.gguf");
+    for fault in [Fault::None, Fault::Cuts, Fault::Breaks, Fault::IgnoresRanges] {
+        let server = Server::of(path.clone(), fault);
+        let mut tab = Disk::default().open(&server).unwrap();
+        assert!(!tab.status().is_usable || tab.status().is_complete);
+        while !tab.status().is_complete {
+            match tab.fetch_more() {
+                Err(error) if error.may_retry() => {}
+                other => drop(other.unwrap()),
+            }
+        }
+        let tokens = |tab: &mut Tab| {
+            let session = tab.new_session();
+            let options = AnswerOptions { token_events: true, ignore_end: true, ..options() };
+            tab.generate(session, Prompt::Tokens(vec![3, 1, 4, 1, 5]), options).unwrap();
+            run(tab);
+            tab.session_tokens(session).unwrap()
+        };
+        let model = nestling::Builder::new(&path).device(Device::Cpu).threads(1).open().unwrap();
+        let mut session = model.session();
+        let greedy =
+            GenerateOptions { max_tokens: Some(16), ignore_end: true, ..GenerateOptions::greedy() };
+        session.generate(vec![3, 1, 4, 1, 5], &greedy).unwrap().into_text().unwrap();
+        assert_eq!(tokens(&mut tab), session.tokens().unwrap());
+    }
+    // A header that ends early, and one of another family.
+    let mut server = Server::of(path, Fault::None);
+    Arc::make_mut(&mut server.bytes).truncate(300);
+    assert_eq!(Disk::default().open(&server).unwrap_err().kind(), "damaged");
 }

@@ -19,6 +19,19 @@ export async function story(page: HTMLElement, stop: AbortSignal): Promise<Summa
   }
 }
 
+export async function called(): Promise<string[]> {
+  const model = await open("story.gguf");
+  const chat = model.chat({ tools: [{ type: "function", function: { name: "weather" } }] });
+  const names: string[] = [];
+  for await (const event of chat.send("Will it rain?", { toolChoice: "required" }).events()) {
+    if (event.type === "toolCall") names.push(event.name);
+  }
+  await chat.replyToTools(["yes"]).text();
+  const session = await model.restore(await model.session().snapshot());
+  await session.generate([1, 2], { regex: "a+" }).text();
+  return names;
+}
+
 // @ts-expect-error: 5 is no level.
 open("story.nest", { level: 5 });
 // @ts-expect-error: a misspelled option.

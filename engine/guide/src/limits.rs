@@ -22,6 +22,7 @@ pub const LARK_DEFINITIONS_MAX: usize = 1024;
 pub const LARK_BRACKETS_MAX: usize = 8192;
 
 /// Stack in bytes for the compilation of a grammar, which a chain of the most definitions and brackets fits.
+#[cfg(not(target_family = "wasm"))]
 pub(crate) const COMPILE_STACK_BYTES: usize = 64 << 20;
 
 /// Maximum length of a regular expression in bytes.

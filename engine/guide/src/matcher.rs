@@ -11,7 +11,9 @@ use crate::error::GuideError;
 use crate::grammar::CheckedGrammar;
 use crate::json_ending::{JsonBounds, JsonEnding};
 use crate::json_scan::TokenKinds;
-use crate::limits::{COMPILE_FUEL, COMPILE_STACK_BYTES, parser_limits};
+#[cfg(not(target_family = "wasm"))]
+use crate::limits::COMPILE_STACK_BYTES;
+use crate::limits::{COMPILE_FUEL, parser_limits};
 use crate::vocabulary::Vocabulary;
 
 /// A grammar compiled for a vocabulary, in its initial state.

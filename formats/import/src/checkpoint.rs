@@ -2,9 +2,11 @@
 
 use nestling_formats::Invariant;
 use nestling_formats::memory::{try_reserve, try_zeroed};
+use nestling_formats::store::Storage;
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use xxhash_rust::xxh3::Xxh3;
 
@@ -103,6 +105,29 @@ impl Checkpoint {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, ImportError> {
         let path = path.as_ref();
         if gguf::is_gguf(path) { gguf::open(path) } else { Self::open_directory(path) }
+    }
+
+    /// Opens a GGUF file in storages: the parts of a split file in their order, or a single one.
+    ///
+    /// ```
+    /// use nestling_formats::store::{FileStorage, Storage};
+    /// use nestling_import::Checkpoint;
+    /// use std::sync::Arc;
+    ///
+    /// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/runtime/tests/data");
+    /// let path = format!("{data}/gguf/qwen3-moe.gguf");
+    /// let file = FileStorage::open(path.as_ref(), 0, None)?;
+    /// let checkpoint = Checkpoint::from_gguf(vec![Arc::new(file) as Arc<dyn Storage>])?;
+    /// assert!(checkpoint.is_whole());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Returns an [`ImportError`] that names the storage, key or tensor.
+    pub fn from_gguf(parts: Vec<Arc<dyn Storage>>) -> Result<Self, ImportError> {
+        // Default: without parts there is no name to report either.
+        let name = parts.first().map(|part| part.name()).unwrap_or_default();
+        gguf::of_parts(Path::new(&name), parts.into_iter().map(SourceFile::of_storage).collect())
     }
 
     fn open_directory(directory: &Path) -> Result<Self, ImportError> {

@@ -4,11 +4,12 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use nestling_formats::open_regular;
+use nestling_formats::store::Storage;
 
 #[cfg(target_os = "linux")]
 use crate::past_cache::DirectFile;
@@ -93,10 +94,33 @@ impl HeaderFile {
 /// Maximum number of buffer bytes that [`SourceFile::read_run`] uses in addition to the requested ones.
 pub(crate) const RUN_ROOM: usize = 4 * 4096;
 
-/// An open file of known length, or the header file of a weight file that is not available.
+/// A weight file of known length.
 #[derive(Debug)]
 pub(crate) struct SourceFile {
+    /// Path, or the name of a storage.
     path: PathBuf,
+    bytes: SourceBytes,
+}
+
+/// Bytes of a weight file.
+enum SourceBytes {
+    /// An open file, or the header file of a weight file that is not available.
+    File(OpenFile),
+    /// A storage, which reports changes by itself.
+    Storage(Arc<dyn Storage>),
+}
+
+impl std::fmt::Debug for SourceBytes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(file) => file.fmt(f),
+            Self::Storage(storage) => write!(f, "Storage({})", storage.name()),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct OpenFile {
     file: File,
     stamp: Stamp,
     header: Option<HeaderFile>,
@@ -109,21 +133,25 @@ pub(crate) struct SourceFile {
 impl SourceFile {
     /// Opens a file, or its header file if the file itself is missing.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
-        let (file, is_header) = match open_regular(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                (open_regular(&header_path(path)).map_err(|_| error)?, true)
-            }
-            other => (other?, false),
-        };
-        let stamp = Stamp::new(&file.metadata()?);
-        let header = if is_header { Some(HeaderFile::read(&file, stamp.length)?) } else { None };
-        let (direct, passes) = (OnceLock::new(), AtomicBool::new(false));
-        Ok(Self { path: path.into(), stamp, file, header, direct, passes })
+        let bytes = SourceBytes::File(OpenFile::open(path)?);
+        Ok(Self { path: path.into(), bytes })
+    }
+
+    /// Creates a weight file from a storage.
+    pub(crate) fn of_storage(storage: Arc<dyn Storage>) -> Self {
+        Self { path: storage.name().into(), bytes: SourceBytes::Storage(storage) }
+    }
+
+    fn file(&self) -> Option<&OpenFile> {
+        match &self.bytes {
+            SourceBytes::File(file) => Some(file),
+            SourceBytes::Storage(_) => None,
+        }
     }
 
     /// Returns true if the whole file is available, not only its header.
     pub(crate) fn is_whole(&self) -> bool {
-        self.header.is_none()
+        self.file().is_none_or(|file| file.header.is_none())
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -131,35 +159,34 @@ impl SourceFile {
     }
 
     pub(crate) fn length(&self) -> u64 {
-        self.header.map_or(self.stamp.length, |header| header.whole_bytes)
+        match &self.bytes {
+            SourceBytes::File(file) => file.length(),
+            SourceBytes::Storage(storage) => storage.len(),
+        }
     }
 
     pub(crate) fn read_exact_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let Some(header) = self.header else { return read_exact_at(&self.file, offset, out) };
-        let end = offset.checked_add(out.len() as u64);
-        if end.is_none_or(|end| end > header.bytes) {
-            return Err(io::Error::other("only the beginning of the file is here"));
+        match &self.bytes {
+            SourceBytes::File(file) => file.read_exact_at(offset, out),
+            SourceBytes::Storage(storage) => storage.read_at(offset, out),
         }
-        read_exact_at(&self.file, HEADER_PREFIX_BYTES + offset, out)
     }
 
     /// Enables or disables direct reads in [`Self::read_run`], if the system supports them.
     pub(crate) fn pass_page_cache(&self, passes: bool) {
-        #[cfg(target_os = "linux")]
-        if passes && self.is_whole() {
-            self.direct.get_or_init(|| DirectFile::open(&self.file));
+        match &self.bytes {
+            SourceBytes::File(file) => file.pass_page_cache(passes),
+            SourceBytes::Storage(storage) => storage.pass_page_cache(passes),
         }
-        self.passes.store(passes, Ordering::Relaxed);
     }
 
     /// Returns true if [`Self::read_run`] may use direct reads. Few long reads are then faster than many
     /// short ones.
     pub(crate) fn passes_page_cache(&self) -> bool {
-        self.direct_file().is_some()
-    }
-
-    fn direct_file(&self) -> Option<&DirectFile> {
-        self.direct.get()?.as_ref().filter(|_| self.passes.load(Ordering::Relaxed))
+        match &self.bytes {
+            SourceBytes::File(file) => file.direct_file().is_some(),
+            SourceBytes::Storage(storage) => storage.passes_page_cache(),
+        }
     }
 
     /// Reads into a growable buffer and returns the range that holds the bytes.
@@ -170,7 +197,7 @@ impl SourceFile {
         buffer: &mut Vec<u8>,
     ) -> io::Result<Range<usize>> {
         #[cfg(target_os = "linux")]
-        if let Some(direct) = self.direct_file()
+        if let Some(direct) = self.file().and_then(OpenFile::direct_file)
             && let Some(range) = direct.read(offset, length, buffer)?
         {
             return Ok(range);
@@ -184,10 +211,54 @@ impl SourceFile {
 
     /// Returns true if the path and the open file have the same state as at opening.
     pub(crate) fn is_unchanged(&self) -> bool {
+        self.file().is_none_or(|file| file.is_unchanged(&self.path))
+    }
+}
+
+impl OpenFile {
+    fn open(path: &Path) -> io::Result<Self> {
+        let (file, is_header) = match open_regular(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                (open_regular(&header_path(path)).map_err(|_| error)?, true)
+            }
+            other => (other?, false),
+        };
+        let stamp = Stamp::new(&file.metadata()?);
+        let header = if is_header { Some(HeaderFile::read(&file, stamp.length)?) } else { None };
+        let (direct, passes) = (OnceLock::new(), AtomicBool::new(false));
+        Ok(Self { file, stamp, header, direct, passes })
+    }
+
+    fn length(&self) -> u64 {
+        self.header.map_or(self.stamp.length, |header| header.whole_bytes)
+    }
+
+    fn read_exact_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let Some(header) = self.header else { return read_exact_at(&self.file, offset, out) };
+        let end = offset.checked_add(out.len() as u64);
+        if end.is_none_or(|end| end > header.bytes) {
+            return Err(io::Error::other("only the beginning of the file is here"));
+        }
+        read_exact_at(&self.file, HEADER_PREFIX_BYTES + offset, out)
+    }
+
+    fn pass_page_cache(&self, passes: bool) {
+        #[cfg(target_os = "linux")]
+        if passes && self.header.is_none() {
+            self.direct.get_or_init(|| DirectFile::open(&self.file));
+        }
+        self.passes.store(passes, Ordering::Relaxed);
+    }
+
+    fn direct_file(&self) -> Option<&DirectFile> {
+        self.direct.get()?.as_ref().filter(|_| self.passes.load(Ordering::Relaxed))
+    }
+
+    fn is_unchanged(&self, path: &Path) -> bool {
         let same = |metadata: io::Result<Metadata>| {
             metadata.is_ok_and(|metadata| Stamp::new(&metadata) == self.stamp)
         };
-        let path = if self.is_whole() { self.path.clone() } else { header_path(&self.path) };
+        let path = if self.header.is_none() { path.to_owned() } else { header_path(path) };
         same(self.file.metadata()) && same(std::fs::metadata(path))
     }
 }

@@ -10,7 +10,7 @@ use super::access_file::AccessFile;
 use super::http::HttpSource;
 use crate::blocks::{BlockFile, Blocks, MemoryFile};
 use crate::error::TabError;
-use crate::tab::Tab;
+use crate::tab::{Prompt, Tab};
 
 /// A model in this worker. Options and results are JSON.
 #[wasm_bindgen]
@@ -45,10 +45,16 @@ impl NestlingTab {
         json(&self.tab.status())
     }
 
-    /// Creates a conversation.
+    /// Sets the memory budget in bytes.
+    #[wasm_bindgen(js_name = setMemoryBudget)]
+    pub fn set_memory_budget(&mut self, bytes: f64) -> Result<(), JsValue> {
+        self.tab.set_memory_budget(bytes as u64).map_err(thrown)
+    }
+
+    /// Creates a conversation from its JSON form.
     #[wasm_bindgen(js_name = newChat)]
-    pub fn new_chat(&mut self, system: &str) -> u32 {
-        self.tab.new_chat(system)
+    pub fn new_chat(&mut self, conversation: &str) -> Result<u32, JsValue> {
+        self.tab.new_chat(conversation).map_err(thrown)
     }
 
     /// Removes a conversation.
@@ -57,14 +63,83 @@ impl NestlingTab {
         self.tab.close_chat(chat);
     }
 
+    /// Returns the messages of a conversation.
+    pub fn transcript(&mut self, chat: u32) -> Result<String, JsValue> {
+        json(&self.tab.transcript(chat).map_err(thrown)?)
+    }
+
     /// Starts the answer to a message.
     pub fn send(&mut self, chat: u32, text: &str, options: &str) -> Result<(), JsValue> {
         parse(options).and_then(|options| self.tab.send(chat, text, options)).map_err(thrown)
     }
 
-    /// Starts the completion of raw text.
-    pub fn complete(&mut self, text: &str, options: &str) -> Result<(), JsValue> {
-        parse(options).and_then(|options| self.tab.complete(text, options)).map_err(thrown)
+    /// Starts the answer to the results of tools.
+    #[wasm_bindgen(js_name = replyToTools)]
+    pub fn reply_to_tools(
+        &mut self,
+        chat: u32,
+        results: Vec<String>,
+        options: &str,
+    ) -> Result<(), JsValue> {
+        parse(options)
+            .and_then(|options| self.tab.reply_to_tools(chat, results, options))
+            .map_err(thrown)
+    }
+
+    /// Creates an empty session.
+    #[wasm_bindgen(js_name = newSession)]
+    pub fn new_session(&mut self) -> u32 {
+        self.tab.new_session()
+    }
+
+    /// Creates a session from a snapshot.
+    pub fn restore(&mut self, snapshot: &[u8]) -> Result<u32, JsValue> {
+        self.tab.restore(snapshot).map_err(thrown)
+    }
+
+    /// Copies a session.
+    #[wasm_bindgen(js_name = forkSession)]
+    pub fn fork_session(&mut self, session: u32) -> Result<u32, JsValue> {
+        self.tab.fork_session(session).map_err(thrown)
+    }
+
+    /// Returns the tokens of a session.
+    #[wasm_bindgen(js_name = sessionTokens)]
+    pub fn session_tokens(&mut self, session: u32) -> Result<Vec<u32>, JsValue> {
+        self.tab.session_tokens(session).map_err(thrown)
+    }
+
+    /// Returns the bytes of a session.
+    pub fn snapshot(&mut self, session: u32) -> Result<Vec<u8>, JsValue> {
+        self.tab.snapshot(session).map_err(thrown)
+    }
+
+    /// Removes a session.
+    #[wasm_bindgen(js_name = closeSession)]
+    pub fn close_session(&mut self, session: u32) {
+        self.tab.close_session(session);
+    }
+
+    /// Starts the continuation of a session by a text.
+    #[wasm_bindgen(js_name = generateText)]
+    pub fn generate_text(
+        &mut self,
+        session: u32,
+        text: String,
+        options: &str,
+    ) -> Result<(), JsValue> {
+        self.generate(session, Prompt::Text(text), options)
+    }
+
+    /// Starts the continuation of a session by tokens.
+    #[wasm_bindgen(js_name = generateTokens)]
+    pub fn generate_tokens(
+        &mut self,
+        session: u32,
+        tokens: Vec<u32>,
+        options: &str,
+    ) -> Result<(), JsValue> {
+        self.generate(session, Prompt::Tokens(tokens), options)
     }
 
     /// Computes at most one step of the answer.
@@ -75,6 +150,14 @@ impl NestlingTab {
     /// Cancels the answer.
     pub fn cancel(&self) {
         self.tab.cancel();
+    }
+}
+
+impl NestlingTab {
+    fn generate(&mut self, session: u32, prompt: Prompt, options: &str) -> Result<(), JsValue> {
+        parse(options)
+            .and_then(|options| self.tab.generate(session, prompt, options))
+            .map_err(thrown)
     }
 }
 

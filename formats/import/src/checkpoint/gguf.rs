@@ -30,16 +30,20 @@ pub(super) fn is_gguf(path: &Path) -> bool {
 
 /// Opens a GGUF file, with all parts if it is part of a split file.
 pub(super) fn open(path: &Path) -> Result<Checkpoint, ImportError> {
-    let paths = paths(path)?;
-    let mut files = Vec::with_capacity(paths.len());
+    let open =
+        |path: &PathBuf| SourceFile::open(path).map_err(|source| io_error(path, "open", source));
+    of_parts(path, paths(path)?.iter().map(open).collect::<Result<_, _>>()?)
+}
+
+/// Opens the parts of a GGUF file, in their order. A file that is not split is one part.
+pub(super) fn of_parts(path: &Path, files: Vec<SourceFile>) -> Result<Checkpoint, ImportError> {
     let mut tensors = BTreeMap::new();
     let mut first: Option<GgufHeader> = None;
     let mut hash = Xxh3::new();
-    for (number, path) in paths.iter().enumerate() {
-        let file = SourceFile::open(path).map_err(|source| io_error(path, "open", source))?;
-        let mut header = read_header(&file)?;
+    for (number, file) in files.iter().enumerate() {
+        let mut header = read_header(file)?;
         hash.update(header.metadata.bytes());
-        check_parts(&header, paths.len(), number)?;
+        check_parts(&header, files.len(), number)?;
         // The parts form one checkpoint: the first part has the metadata, the others only tensors.
         let found = std::mem::take(&mut header.tensors);
         for tensor in &found {
@@ -52,7 +56,7 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, ImportError> {
             };
             if tensors.insert(tensor.name.clone(), info).is_some() {
                 return Err(ImportError::Malformed {
-                    file: path.display().to_string(),
+                    file: file.path().display().to_string(),
                     what: format!("tensor `{}`", tensor.name),
                     offset: tensor.offset,
                     expected: "a name that no other part has".into(),
@@ -64,7 +68,6 @@ pub(super) fn open(path: &Path) -> Result<Checkpoint, ImportError> {
             None => first = Some(GgufHeader { tensors: found, ..header }),
             Some(first) => first.tensors.extend(found),
         }
-        files.push(file);
     }
     let Some(mut header) = first else { return Err(super::not_a_checkpoint(path)) };
     check_count(&header)?;
