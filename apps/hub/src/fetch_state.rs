@@ -11,7 +11,7 @@ pub const RUN_BYTES_MAX: u64 = 4 << 20;
 
 /// Maximum size in bytes of a request that no step waits for. A step that needs one of its extents waits for those
 /// before it.
-const LATER_RUN_BYTES_MAX: u64 = 256 << 10;
+const LATER_RUN_BYTES_MAX: u64 = 128 << 10;
 
 /// Number of connections on which reads are requested at once.
 pub const CONNECTIONS_MAX: usize = 4;
@@ -121,7 +121,10 @@ impl FetchState {
                 share.min(RUN_BYTES_MAX)
             }
         };
-        let gap_max = limits.request_cost_bytes.min(GAP_BYTES_MAX);
+        let gap_max = match urgency {
+            Urgency::Urgent => limits.request_cost_bytes.min(GAP_BYTES_MAX),
+            Urgency::Later => 0,
+        };
         let joins = |number| self.wanted.get(&number).is_some_and(|other| *other <= urgency);
         let run = self.run(first, bytes_max, gap_max, limits, &joins);
         self.reserve(run.clone());
