@@ -9,9 +9,10 @@ use crate::progress::Progress;
 use crate::{calibration, explain, places};
 use nestling_hub::{
     Caches, DEFAULT_ENDPOINT, FirstReads, HubError, HubOptions, Limits, Notice, Observer,
-    StoreCache, Task, TaskProgress, Uses,
+    StoreCache, Task, TaskProgress, Uses, WebAccess,
 };
 use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Returns the options for downloading and converting models.
@@ -19,7 +20,7 @@ pub fn options(hub: &HubArgs, calibration: &CalibrationArgs) -> Result<HubOption
     let endpoint = std::env::var("HF_ENDPOINT").ok().filter(|text| !text.is_empty());
     let endpoint =
         endpoint.unwrap_or_else(|| DEFAULT_ENDPOINT.into()).trim_end_matches('/').to_owned();
-    Ok(HubOptions {
+    let options = HubOptions {
         endpoint,
         downloads: places::hub_cache()?,
         stores: store_cache(calibration)?,
@@ -29,7 +30,25 @@ pub fn options(hub: &HubArgs, calibration: &CalibrationArgs) -> Result<HubOption
         offline: offline(hub),
         room: memory_budget(None).unwrap_or(u64::MAX),
         in_place: false,
-    })
+        by_ranges: false,
+    };
+    *lock_access() = Some(options.access());
+    Ok(options)
+}
+
+/// Access of the last options, for copies of stores that are opened by their paths.
+static ACCESS: Mutex<Option<WebAccess>> = Mutex::new(None);
+
+fn lock_access() -> MutexGuard<'static, Option<WebAccess>> {
+    ACCESS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns the access to stores that are read by ranges: that of the command line, once a model was located.
+pub fn access() -> Result<WebAccess> {
+    if let Some(access) = lock_access().clone() {
+        return Ok(access);
+    }
+    Ok(options(&HubArgs::default(), &CalibrationArgs::default())?.access())
 }
 
 /// Returns the cache of converted stores.
@@ -72,7 +91,7 @@ fn offline(hub: &HubArgs) -> bool {
 }
 
 /// Returns the network limits. `HF_HUB_DOWNLOAD_TIMEOUT` of the Hub's own tools is respected.
-pub fn limits() -> Limits {
+fn limits() -> Limits {
     let said = std::env::var("HF_HUB_DOWNLOAD_TIMEOUT").ok();
     let seconds = said.and_then(|text| text.trim().parse::<u32>().ok()).filter(|s| *s > 0);
     let limits = Limits::default();

@@ -7,7 +7,7 @@ use crate::interrupt::Interrupt;
 use crate::stores::{OpenedStore, open_store, open_store_for};
 use crate::{calibration, convert, device, hub, in_place, places};
 use nestling::formats::Level;
-use nestling_hub::{ConvertedModel, Reference, StoreAddress, WebStore, is_gguf};
+use nestling_hub::{ConvertedModel, HubOptions, Reference, StoreAddress, WebStore, is_gguf};
 use std::path::{Path, PathBuf};
 
 /// A model as named on the command line.
@@ -18,11 +18,11 @@ pub struct NamedModel<'a> {
     pub calibration: CalibrationArgs,
     /// Level up to which a store is downloaded.
     pub level: Option<Level>,
-    /// Part of a store on the web that is fetched before the store is opened.
+    /// Part of a store on the web or on the Hub that is fetched before the store is opened.
     pub start: WebStart,
 }
 
-/// The part of a store on the web that is fetched before the store is opened.
+/// The part of a store on the web or on the Hub that is fetched before the store is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WebStart {
     /// All sections up to the level.
@@ -79,8 +79,12 @@ impl<'a> NamedModel<'a> {
         let reference = Reference::parse(repo, &self.hub.hf_revision)?;
         let mut options = hub::options(self.hub, &self.calibration)?;
         options.in_place = lighter;
+        options.by_ranges = true;
         let obtained = nestling_hub::obtain(&reference, self.level, &options, console)?;
         let ConvertedModel { checkpoint, store } = &obtained;
+        if WebStore::is_copy(store) {
+            return self.of_copy(obtained.store, &options, console);
+        }
         if is_gguf(checkpoint) && lighter && !store.is_file() {
             return located(checkpoint.clone());
         }
@@ -101,10 +105,20 @@ impl<'a> NamedModel<'a> {
     fn of_address(&self, address: &StoreAddress, console: &Console) -> Result<LocatedModel> {
         let options = hub::options(self.hub, &self.calibration)?;
         let path = WebStore::prepare(address, &options, console)?;
-        if !WebStore::is_copy(&path) {
-            return Ok(LocatedModel::at(path));
+        match WebStore::is_copy(&path) {
+            true => self.of_copy(path, &options, console),
+            false => Ok(LocatedModel::at(path)),
         }
-        let copy = WebStore::open(&path, options.limits)?;
+    }
+
+    /// Fetches what must be here first of a store that is read by ranges.
+    fn of_copy(
+        &self,
+        path: PathBuf,
+        options: &HubOptions,
+        console: &Console,
+    ) -> Result<LocatedModel> {
+        let copy = WebStore::open(&path, &options.access())?;
         let first = copy.section_levels().into_iter().flatten().next();
         let level = match self.start {
             WebStart::Index => return Ok(LocatedModel::at(path)),

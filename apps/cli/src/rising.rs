@@ -49,7 +49,7 @@ impl RisingStore {
         if !WebStore::is_copy(path) {
             return Ok(None);
         }
-        let copy = WebStore::open(path, hub::limits())?;
+        let copy = WebStore::open(path, &hub::access()?)?;
         let shared = Arc::new(RiseState::default());
         let (fetched, told) = (Arc::clone(&copy), Arc::clone(&shared));
         let spawned = std::thread::Builder::new().name("sections".into()).spawn(move || {

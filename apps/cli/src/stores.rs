@@ -45,7 +45,7 @@ pub fn open_store_for(path: &Path, partial: bool, digits: Digits) -> Result<Open
         return Ok(OpenedStore { store, file: Some(file) });
     }
     if WebStore::is_copy(path) {
-        let storage = WebStore::open(path, hub::limits())?;
+        let storage = WebStore::open(path, &hub::access()?)?;
         let store = Store::from_storage(storage, partial).map_err(|error| explain_store(&error))?;
         return Ok(OpenedStore { store: Arc::new(store), file: None });
     }

@@ -50,6 +50,7 @@ impl Subject {
         let reference = Reference::parse(repo, &args.hub.hf_revision)?;
         let mut options = hub::options(&args.hub, &CalibrationArgs::default())?;
         options.in_place = true;
+        options.by_ranges = true;
         let level = args.level.map(|level| level.0);
         match nestling_hub::survey(&reference, level, &options, console)? {
             Survey::Here(path) | Survey::Unconverted(path) => Self::of_path(&path),

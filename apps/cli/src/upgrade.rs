@@ -10,19 +10,25 @@ use nestling_hub::{HubOptions, Reference};
 use std::path::PathBuf;
 
 pub fn upgrade(args: &UpgradeArgs, console: &Console) -> Result<()> {
-    let options = hub::options(&args.hub, &CalibrationArgs::default())?;
+    let mut options = hub::options(&args.hub, &CalibrationArgs::default())?;
+    options.by_ranges = true;
     let parse = |repo: &String| Reference::parse(repo, &args.hub.hf_revision);
     let reference = args.hub.hf_repo.as_ref().map(parse).transpose()?;
     let path = path(args, reference.as_ref(), &options)?;
     let level = args.level.map(|level| level.0);
     let done = nestling_hub::upgrade(&path, reference.as_ref(), level, &options, console)?;
-    let store = open_store(&path)?;
-    let (level, bytes) = (store.level(), ByteSize(store.lengths().0));
+    let store = open_store(&done.path)?;
+    let sections = store.index().sections();
+    let last = done.sections_now.checked_sub(1).and_then(|last| sections.get(last));
+    // Default: no section has no bytes.
+    let bytes = ByteSize(last.map_or(0, |last| last.end));
+    // Default: without a complete section, the level is that of the store.
+    let level = done.level.unwrap_or_else(|| store.level());
     let what = match done.sections_now > done.sections_before {
         true => "now has",
         false => "has",
     };
-    write_out(&format!("{} {what} level {level}, {bytes}\n", path.display()))
+    write_out(&format!("{} {what} level {level}, {bytes}\n", done.path.display()))
 }
 
 /// Returns the named store, or the store downloaded from the repository.

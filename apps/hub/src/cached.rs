@@ -7,6 +7,7 @@ use crate::listing::{Listing, RemoteFile};
 use crate::names::is_commit;
 use crate::options::HubOptions;
 use crate::repository::{Reference, Repository, RepositoryCache};
+use crate::sparse_file;
 use crate::store_cache::{ConvertedModel, ending};
 use std::path::{Path, PathBuf};
 
@@ -31,9 +32,15 @@ impl CachedRepository<'_> {
         let wanted = self.reference.wanted.as_deref();
         let folder = self.options.stores.of_repository(self.cache.repository()).join(&commit);
         let name = wanted.and_then(|wanted| wanted.rsplit('/').next());
-        let mut stores = names(&folder)
-            .into_iter()
-            .filter(|file| file.ends_with(".nest") && name.is_none_or(|name| name == file));
+        // Copies are of use only to readers by ranges. A complete store is preferred to a copy of it.
+        let plain = |file: &str| match self.options.by_ranges {
+            true => file.strip_suffix(sparse_file::ENDING).unwrap_or(file).to_owned(),
+            false => file.to_owned(),
+        };
+        let mut stores = names(&folder).into_iter().filter(|file| {
+            let plain = plain(file);
+            plain.ends_with(".nest") && name.is_none_or(|name| name == plain)
+        });
         let first = stores.next()?;
         Some(self.options.stores.downloaded(self.cache, &commit, &first))
     }

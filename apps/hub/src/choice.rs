@@ -4,9 +4,8 @@ use crate::error::{HubError, Result};
 use crate::gguf::{self, GgufFiles};
 use crate::listing::{LISTED_MAX, Listing, RemoteFile};
 use crate::repository::Reference;
-use nestling_formats::store::shard_path;
-use nestling_import::limits::MAX_SHARDS;
-use std::path::Path;
+use crate::shard_names::ShardName;
+use nestling_formats::store::StoreError;
 
 /// The chosen model of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +55,19 @@ impl Choice {
 }
 
 impl StoreFiles {
+    /// Returns an error that names the first shard that the repository lacks.
+    pub fn check_complete(&self) -> Result<()> {
+        let Some(name) = ShardName::parse(self.first()) else { return Ok(()) };
+        // The number of shards is bounded by their names.
+        let shard = self.shards.len() as u32 + 1;
+        if shard > name.total {
+            return Ok(());
+        }
+        let (file, shards) = (name.sibling(shard), name.total);
+        let reason = "the repository has no such file".into();
+        Err(StoreError::Shard { file, shard, shards, reason }.into())
+    }
+
     fn is(&self, name: &str) -> bool {
         self.shards.iter().any(|shard| shard.name == name)
     }
@@ -66,30 +78,17 @@ fn stores(listing: &Listing) -> Vec<StoreFiles> {
     let firsts = listing.files().iter().filter(|file| file.name.ends_with(".nest"));
     let mut found = Vec::new();
     for first in firsts {
-        match shard_number(&first.name) {
+        match ShardName::parse(&first.name) {
             None => found.push(StoreFiles { shards: vec![first.clone()] }),
-            Some((1, total, base)) => {
-                let path = |number| shard_path(Path::new(&base), number, total);
-                let shard = |number| listing.find(&path(number).to_string_lossy());
-                let shards: Vec<RemoteFile> = (0..total).map_while(shard).collect();
+            Some(name) if name.number == 1 => {
+                let shard = |number| listing.find(&name.sibling(number));
+                let shards: Vec<RemoteFile> = (1..=name.total).map_while(shard).collect();
                 found.push(StoreFiles { shards });
             }
             Some(_) => {}
         }
     }
     found
-}
-
-/// Splits the name of a shard into its number, the number of shards and the common name. Returns `None` for a
-/// single file.
-fn shard_number(name: &str) -> Option<(u32, u32, String)> {
-    let stem = name.strip_suffix(".nest")?;
-    let (stem, total) = stem.rsplit_once("-of-")?;
-    let (base, number) = stem.rsplit_once('-')?;
-    let digits = |text: &str| text.parse().ok().filter(|_| text.len() == 5);
-    let (number, total) = (digits(number)?, digits(total)?);
-    ((1..=total).contains(&number) && total as usize <= MAX_SHARDS)
-        .then(|| (number, total, format!("{base}.nest")))
 }
 
 fn several(stores: &[StoreFiles]) -> HubError {

@@ -1,7 +1,7 @@
 //! HTTP client for the Hub and the hosts that it redirects to, with limits.
 //!
 //! Redirects are followed here, one request each. The token is sent only to the scheme, host and port of the
-//! endpoint.
+//! endpoint, and not to an address that another host has chosen.
 
 use crate::error::{HubError, plain};
 use std::fmt;
@@ -56,6 +56,28 @@ pub enum RequestError {
     Failed(HubError),
 }
 
+/// An address to request, and whether it may receive the token.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Target {
+    uri: Uri,
+    receives_token: bool,
+}
+
+impl Target {
+    /// Returns an address of the endpoint.
+    pub fn of_endpoint(address: &str) -> Result<Self, RequestError> {
+        let uri = absolute(address).ok_or_else(|| senseless(&format!("`{address}`")))?;
+        Ok(Self { uri, receives_token: true })
+    }
+}
+
+impl fmt::Debug for Target {
+    /// Omits the query, which may be a signature.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Target({:?}, {})", self.uri.host(), self.uri.path())
+    }
+}
+
 /// An HTTP client. Clones share connections.
 #[derive(Clone)]
 pub struct Client {
@@ -94,9 +116,21 @@ impl Client {
         range: Option<&str>,
         within: Option<Duration>,
     ) -> Result<Response<Body>, RequestError> {
+        let target = Target::of_endpoint(address)?;
+        self.follow(target, range, within).map(|(response, _)| response)
+    }
+
+    /// Requests an address and follows its redirects. Also returns the address of the response.
+    pub fn follow(
+        &self,
+        start: Target,
+        range: Option<&str>,
+        within: Option<Duration>,
+    ) -> Result<(Response<Body>, Target), RequestError> {
         let started = Instant::now();
-        let mut at = absolute(address).ok_or_else(|| senseless(&format!("`{address}`")))?;
-        let mut token = self.token.as_deref();
+        let Target { uri: mut at, receives_token } = start;
+        let mut token = self.token.as_deref().filter(|_| receives_token);
+        let mut is_home = receives_token;
         for _ in 0..=REDIRECTS_MAX {
             // Content encodings would change the bytes.
             let mut request = self.agent.get(at.clone()).header("Accept-Encoding", "identity");
@@ -110,7 +144,7 @@ impl Client {
             let request = request.config().timeout_global(left).build();
             let response = request.call().map_err(|error| self.trouble(&error))?;
             if !matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
-                return Ok(response);
+                return Ok((response, Target { uri: at, receives_token: is_home }));
             }
             let location = response.headers().get("location");
             let location = location.ok_or_else(|| senseless("a redirect to nowhere"))?;
@@ -129,7 +163,8 @@ impl Client {
             }
             // The token is not restored by a redirect back to the endpoint, since another host has chosen
             // that address.
-            token = token.filter(|_| origin(&at) == origin(&next));
+            is_home &= origin(&at) == origin(&next);
+            token = token.filter(|_| is_home);
             at = next;
         }
         Err(senseless(&format!("more than {REDIRECTS_MAX} redirects")))

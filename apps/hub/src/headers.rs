@@ -247,6 +247,7 @@ mod tests {
             limits: Limits::default(),
             offline: false,
             in_place: false,
+            by_ranges: false,
             room: u64::MAX,
         };
         let repository = Repository::new("a/b", "main").unwrap();

@@ -3,7 +3,7 @@
 //! A repository contains a checkpoint, GGUF files or a store. Checkpoints and GGUF files are downloaded to
 //! the Hub's standard cache, which other programs share. The converted store goes to Nestling's cache and is
 //! named after its commit. A store is downloaded to Nestling's cache directly, with only the sections that
-//! the level needs.
+//! the level needs, or read by ranges through a copy there.
 
 use crate::cached::{self, CachedRepository, not_cached};
 use crate::choice::{Choice, StoreFiles};
@@ -21,13 +21,17 @@ use crate::remote_store;
 use crate::repository::{Reference, RepositoryCache};
 use crate::sections::{Sections, sections_of};
 use crate::space::Plan;
+use crate::sparse_file::SparseFile;
 use crate::store_cache::ConvertedModel;
 use crate::survey::estimated;
+use crate::web_copy;
+use crate::web_store::WebStore;
 use nestling_formats::Level;
 use nestling_formats::store::Store;
 use std::path::Path;
 
-/// Obtains a model, using the network only if necessary. Stores are downloaded up to `level`.
+/// Obtains a model, using the network only if necessary. Stores are downloaded up to `level`; with
+/// [`HubOptions::by_ranges`], only a copy for [`WebStore`] is prepared.
 ///
 /// # Errors
 /// Returns an error if the model does not exist, is not supported, or cannot be downloaded, checked and
@@ -124,7 +128,21 @@ impl Transfer<'_> {
             }
             return Ok(obtained);
         }
+        files.check_complete()?;
         let file = files.first().to_owned();
+        let (repository, revision) = (self.hub.repository.id.clone(), commit.clone());
+        let origin = Origin { repository, commit: revision, file };
+        let copy = SparseFile::path_of(&obtained.store);
+        if self.options.by_ranges && !obtained.store.exists() {
+            return self.copy(origin, &files, obtained);
+        }
+        if level.is_none() && copy.exists() && !obtained.store.exists() {
+            let copy = WebStore::open(&copy, &self.options.access())?;
+            copy.bring(copy.sections_for(None)?, self.observer, &|| false)?;
+            if copy.finish()?.is_some() {
+                return Ok(obtained);
+            }
+        }
         let (storage, source) = remote_store::open(&self.hub, commit, files)?;
         check_config(&source)?;
         let (hub, path) = (&self.hub, obtained.store.as_path());
@@ -133,10 +151,23 @@ impl Transfer<'_> {
         sections.announce(wanted, self.observer)?;
         let folder = path.parent().unwrap_or(Path::new("."));
         std::fs::create_dir_all(folder).map_err(|error| HubError::file("make", folder, error))?;
-        let repository = self.hub.repository.id.clone();
-        Origin { repository, commit: commit.clone(), file }.remember(path)?;
+        origin.remember(path)?;
         sections.bring(wanted, self.observer)?;
         cached::remember_commit(self.options, self.hub.repository, commit)?;
         Ok(obtained)
+    }
+
+    /// Prepares the copy of a store that is read by ranges. Its path replaces that of the store.
+    fn copy(
+        &self,
+        origin: Origin,
+        files: &StoreFiles,
+        obtained: ConvertedModel,
+    ) -> Result<ConvertedModel> {
+        let path = web_copy::of_repository(origin.clone(), files, &obtained.store, self.options)?;
+        // The record is for an upgrade of the complete store.
+        origin.remember(&obtained.store)?;
+        cached::remember_commit(self.options, self.hub.repository, &origin.commit)?;
+        Ok(ConvertedModel { store: path, ..obtained })
     }
 }

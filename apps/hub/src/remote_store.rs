@@ -32,6 +32,11 @@ impl RemoteStorage {
         &self.files
     }
 
+    /// Takes the last error of the network.
+    pub fn take_trouble(&self) -> Option<RequestError> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
     /// Reads a range that may span several files.
     fn read(&self, range: Range<u64>) -> std::result::Result<Vec<u8>, RequestError> {
         let (mut start, mut bytes) = (0, Vec::new());
@@ -99,9 +104,7 @@ pub fn open_with(
     storage.header = header.map_err(explain)?;
     let storage = Arc::new(storage);
     let held: Arc<dyn Storage> = storage.clone();
-    let store = Store::from_storage(held, true).map_err(|error| {
-        let trouble = storage.trouble.lock().unwrap_or_else(PoisonError::into_inner).take();
-        trouble.map_or_else(|| error.into(), explain)
-    })?;
+    let store = Store::from_storage(held, true)
+        .map_err(|error| storage.take_trouble().map_or_else(|| error.into(), explain))?;
     Ok((storage, Arc::new(store)))
 }

@@ -1,12 +1,12 @@
-//! A local file with some extents of a remote store.
+//! A local file with some extents of a remote store, or of one of its shards.
 //!
-//! The bytes of the store are at their own offsets, and the file is as long as the store plus a footer, so that
+//! The bytes of the remote file are at their own offsets, and the local file is longer by a footer, so that
 //! absent extents take no disk space where the file system has sparse files:
 //!
 //! | offset | contents |
 //! |---|---|
-//! | 0 | the store: header and index, and the extents that have arrived |
-//! | L, the length of the store | one bit per extent, the first one in the lowest bit of the first byte |
+//! | 0 | the remote file: header and index, and the extents that have arrived |
+//! | L, the length of the remote file | one bit per extent in it, the first one in the lowest bit of the first byte |
 //! | after it | the origin as JSON ([`CopyOrigin`]) |
 //! | end - 24 | length of the bits, length of the JSON, L (`u64` each, little endian) |
 //!
@@ -15,6 +15,7 @@
 //! arrived.
 
 use crate::error::{HubError, Result};
+use crate::origin::Origin;
 use nestling_formats::Invariant;
 use nestling_formats::store::{Disk, DiskFile, OsDisk, Storage};
 use serde::{Deserialize, Serialize};
@@ -36,12 +37,22 @@ const TRAILER_BYTES: u64 = 24;
 /// Origin of a copy.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct CopyOrigin {
-    /// Address of the store.
+    /// Address of the remote file.
     pub address: String,
     /// Entity tag of the remote file, or its date of modification.
     pub version: Option<String>,
     /// Length of header and index in bytes.
     pub head_bytes: u64,
+    /// Number of files of the store.
+    #[serde(default = "single")]
+    pub shards: u32,
+    /// Place of the file on the Hub. Its address then depends on the endpoint, and `address` is informative.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repository: Option<Origin>,
+}
+
+fn single() -> u32 {
+    1
 }
 
 /// Header and index of a store, and what its copy must have room for.
@@ -49,9 +60,9 @@ pub struct CopyOrigin {
 pub struct StoreHead<'a> {
     /// Bytes of header and index.
     pub bytes: &'a [u8],
-    /// Length of the store in bytes.
+    /// Length of the remote file in bytes.
     pub length: u64,
-    /// Number of extents.
+    /// Number of extents in the file.
     pub extents: usize,
 }
 
@@ -59,7 +70,7 @@ pub struct StoreHead<'a> {
 pub struct SparseFile {
     pub path: PathBuf,
     pub origin: CopyOrigin,
-    /// Length of the store in bytes.
+    /// Length of the remote file in bytes.
     pub length: u64,
     /// True if this file is locked, so that it may be written.
     pub is_writer: bool,
@@ -76,6 +87,11 @@ pub struct ArrivedExtents {
 }
 
 impl ArrivedExtents {
+    #[cfg(test)]
+    pub fn empty(extents: usize) -> Self {
+        Self { bits: vec![0; extents.div_ceil(8)] }
+    }
+
     pub fn contains(&self, extent: usize) -> bool {
         self.bits.get(extent / 8).is_some_and(|byte| byte >> (extent % 8) & 1 == 1)
     }
@@ -124,8 +140,8 @@ impl SparseFile {
         write().map_err(|error| HubError::file("write", path, error))
     }
 
-    /// Opens a copy. Returns `None` if there is none.
-    pub fn open(path: &Path) -> Result<Option<Self>> {
+    /// Opens a copy. Returns `None` if there is none. Without `may_write`, the file is not locked.
+    pub fn open(path: &Path, may_write: bool) -> Result<Option<Self>> {
         let failed = |error| HubError::file("read", path, error);
         if !path.try_exists().map_err(failed)? {
             return Ok(None);
@@ -150,12 +166,12 @@ impl SparseFile {
         if origin.head_bytes > length {
             return Err(damaged());
         }
-        let is_writer = file.lock().map_err(failed)?;
+        let is_writer = may_write && file.lock().map_err(failed)?;
         let (path, is_finished) = (path.into(), Mutex::new(false));
         Ok(Some(Self { path, origin, length, is_writer, is_finished, file, bits_bytes }))
     }
 
-    /// Reads the set of arrived extents. `extents` is their number in the store.
+    /// Reads the set of arrived extents. `extents` is the number of extents in the file.
     pub fn arrived(&self, extents: usize) -> Result<ArrivedExtents> {
         if self.bits_bytes != extents.div_ceil(8) as u64 {
             return Err(damaged(&self.path));
@@ -187,7 +203,7 @@ impl SparseFile {
         self.file.sync()
     }
 
-    /// Turns a complete copy into the store at `store`. Processes that have it open keep reading it.
+    /// Turns a complete copy into the plain file at `store`. Processes that have it open keep reading it.
     pub fn finish(&self, store: &Path) -> Result<()> {
         let failed = |error| HubError::file("write", &self.path, error);
         *self.finished() = true;
@@ -215,7 +231,8 @@ impl Storage for SparseFile {
     }
 }
 
-fn damaged(path: &Path) -> HubError {
+/// Returns the error of a copy that cannot be used.
+pub fn damaged(path: &Path) -> HubError {
     HubError::new(format!("{} is damaged", path.display()))
         .advise("remove it with `nestling gc`, and it is fetched again")
 }

@@ -3,6 +3,7 @@
 use crate::client::absolute;
 use crate::error::{HubError, Result};
 use crate::names::is_file_name;
+use crate::shard_names::ShardName;
 use sha2::{Digest as _, Sha256};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -76,11 +77,26 @@ impl StoreAddress {
         self.uri.host().unwrap_or_default()
     }
 
-    /// Returns the path of the complete copy in a cache of stores.
+    /// Returns the address of another shard, numbered from 1. A single file is its own first shard.
+    pub(crate) fn shard(&self, number: u32) -> Self {
+        let Some(name) = ShardName::parse(self.file_name()) else { return self.clone() };
+        let path_end = self.text.find('?').unwrap_or(self.text.len());
+        let (path, query) = self.text.split_at(path_end);
+        // Default: `file_name` is the end of the path.
+        let folder = path.strip_suffix(self.file_name()).unwrap_or(path);
+        let text = format!("{folder}{}{query}", name.sibling(number));
+        // Default: only the digits of the name differ, so that the address is valid too.
+        absolute(&text).map_or_else(|| self.clone(), |uri| Self { text, uri })
+    }
+
+    /// Returns the path of the complete copy in a cache of stores; of the first file for a store in shards.
     pub(crate) fn copy_in(&self, stores: &Path) -> PathBuf {
         let hash = Sha256::digest(self.text.as_bytes());
         let hash: String = hash.iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
         let name = self.file_name();
+        if let Some(shard) = ShardName::parse(name).filter(|shard| shard.total > 1) {
+            return stores.join(FOLDER).join(shard.renamed(&hash).sibling(shard.number));
+        }
         // Default: other names are refused by `parse`.
         let stem = name.strip_suffix(".nest").unwrap_or(name);
         stores.join(FOLDER).join(format!("{stem}-{hash}.nest"))
@@ -115,6 +131,16 @@ mod tests {
         ] {
             assert!(StoreAddress::parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn shards_have_numbers_in_their_addresses() {
+        let address =
+            StoreAddress::parse("https://a.example/b/m-00001-of-00003.nest?x=1/2").unwrap();
+        assert_eq!(address.shard(3).to_string(), "https://a.example/b/m-00003-of-00003.nest?x=1/2");
+        let copy = address.copy_in(Path::new("stores"));
+        let name = copy.file_name().unwrap().to_string_lossy();
+        assert!(name.starts_with("m-") && name.ends_with("-00001-of-00003.nest"), "{name}");
     }
 
     #[test]

@@ -15,7 +15,9 @@ use crate::remote_store;
 use crate::repository::{Reference, RepositoryCache};
 use crate::sections::{Sections, sections_of};
 use crate::space::Plan;
+use crate::sparse_file::SparseFile;
 use crate::store_cache::ConvertedModel;
+use crate::web_store::WebStore;
 use nestling_convert::convert::{ConvertOptions, estimate_store};
 use nestling_convert::in_place::plan_in_place;
 use nestling_formats::Level;
@@ -161,7 +163,16 @@ impl SurveyRequest<'_> {
         let (hub, path) = (self.hub, obtained.store.as_path());
         let sections = Sections { hub, storage: &storage, source: &source, path };
         let wanted = sections_of(&source, level)?;
-        let (missing, disk) = sections.missing(wanted)?;
+        let copy = SparseFile::path_of(path);
+        let (missing, disk) = if self.options.by_ranges && !path.exists() && copy.exists() {
+            let opened = WebStore::open(&copy, &self.options.access())?;
+            if opened.missing_bytes(wanted) == 0 {
+                return Ok(Survey::Here(copy));
+            }
+            (opened.missing_bytes(wanted), opened.missing_bytes(wanted))
+        } else {
+            sections.missing(wanted)?
+        };
         if missing == 0 {
             return Ok(Survey::Here(obtained.store));
         }

@@ -1,4 +1,5 @@
 mod hostile;
+mod range_stores;
 mod simulated;
 mod tokenizers;
 mod web_stores;
@@ -102,6 +103,7 @@ fn bench_with(config: Vec<u8>) -> Bench {
         offline: false,
         room: u64::MAX,
         in_place: false,
+        by_ranges: false,
     };
     let repository = Reference::parse("Owner/Small-MoE", "main").unwrap();
     Bench { server, options, repository, files, directory }

@@ -9,8 +9,9 @@ use crate::origin::Origin;
 use crate::remote_store;
 use crate::repository::Reference;
 use crate::sections::{Sections, sections_of};
+use crate::web_store::WebStore;
 use nestling_formats::Level;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Number of sections before and after an upgrade.
 #[derive(Debug)]
@@ -19,6 +20,10 @@ pub struct SectionCounts {
     pub sections_before: usize,
     /// Number of sections after the upgrade.
     pub sections_now: usize,
+    /// Path of the store, which changes when a copy becomes complete.
+    pub path: PathBuf,
+    /// Highest level that is complete.
+    pub level: Option<Level>,
 }
 
 /// Downloads the missing sections of a store up to a level, from its recorded origin or from `reference`.
@@ -32,14 +37,17 @@ pub fn upgrade(
     options: &HubOptions,
     observer: &dyn Observer,
 ) -> Result<SectionCounts> {
-    let reference = match reference {
-        Some(reference) => reference.clone(),
-        None => remembered(path)?,
-    };
     if options.offline {
         return Err(HubError::new("an upgrade needs the network, which is off")
             .advise("leave out --offline (and HF_HUB_OFFLINE)"));
     }
+    if WebStore::is_copy(path) {
+        return fetch_copy(path, level, options, observer);
+    }
+    let reference = match reference {
+        Some(reference) => reference.clone(),
+        None => remembered(path)?,
+    };
     let cache = reference.repository.cache(options.downloads.clone());
     let hub = Hub::new(&reference.repository, &cache, options);
     let listing = hub.listing().map_err(|trouble| hub.explain(trouble))?;
@@ -74,7 +82,28 @@ fn fetch(
         sections.announce(wanted, observer)?;
         sections.bring(wanted, observer)?;
     }
-    Ok(SectionCounts { sections_before, sections_now: wanted.max(sections_before) })
+    let sections_now = wanted.max(sections_before);
+    let level = source.index().complete_level(sections_now);
+    Ok(SectionCounts { sections_before, sections_now, path: path.to_owned(), level })
+}
+
+/// Fetches sections into a copy that is read by ranges.
+fn fetch_copy(
+    path: &Path,
+    level: Option<Level>,
+    options: &HubOptions,
+    observer: &dyn Observer,
+) -> Result<SectionCounts> {
+    let copy = WebStore::open(path, &options.access())?;
+    let sections_before = copy.sections_present();
+    copy.bring(copy.sections_for(level)?, observer, &|| false)?;
+    let sections_now = copy.sections_present();
+    let levels = copy.section_levels();
+    // Default: without a complete section, no level is complete.
+    let level = sections_now.checked_sub(1).and_then(|last| levels.get(last).copied().flatten());
+    // Default: the copy, until it is complete.
+    let path = copy.finish()?.unwrap_or_else(|| path.to_owned());
+    Ok(SectionCounts { sections_before, sections_now, path, level })
 }
 
 fn remembered(path: &Path) -> Result<Reference> {

@@ -62,6 +62,7 @@ impl HubPaths {
             // Default: unlimited if the free memory is unknown.
             room: free().unwrap_or(u64::MAX),
             in_place: true,
+            by_ranges: false,
         }
     }
 }

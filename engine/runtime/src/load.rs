@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use nestling_formats::Level;
 #[cfg(not(target_family = "wasm"))]
 use nestling_formats::store::MappedStore;
 use nestling_formats::store::Store;
+use nestling_formats::{Level, Plane};
 use nestling_import::checkpoint::Checkpoint;
 use nestling_import::{ContextLimit, GenerationDefaults, ModelConfig, RopeScaling};
 use xxhash_rust::xxh3::Xxh3;
@@ -302,10 +302,15 @@ impl ModelParts {
         cancel: &CancelToken,
     ) -> Result<Self, EngineError> {
         let allocation = source.allocate(options)?;
+        let share = backend.share();
+        if let (Some(store), None, true) =
+            (source.store(), &allocation, share == RankShare::default())
+        {
+            announce_dense(store, options.level);
+        }
         let text = ModelText::read(&source)?;
         let config = source.config()?;
         check_context_length(options, &config)?;
-        let share = backend.share();
         let plan = source.memory_plan(engine, options, &config, allocation.as_deref(), share)?;
         if let Some(store) = source.store() {
             // With little memory, a second copy in the page cache would displace useful data.
@@ -352,6 +357,21 @@ impl ModelParts {
             experts,
             plan: Some(plan),
         })
+    }
+}
+
+/// Announces the reads of everything but experts, so that a storage with slow requests can join them.
+fn announce_dense(store: &Store, level: Option<Level>) {
+    // Default: without a requested level, the highest one is loaded.
+    let level = level.unwrap_or(store.level()).min(store.level());
+    let groups = store.groups().iter().filter(|group| group.id.expert().is_none());
+    for group in groups {
+        // Default: a level without a section in the store uses no planes.
+        let planes = store.index().planes_at(group, level).unwrap_or(0);
+        for extent in Plane::ALL.iter().take(planes).filter_map(|plane| store.extent(group, *plane))
+        {
+            store.storage().announce(extent.offset, extent.length, true);
+        }
     }
 }
 

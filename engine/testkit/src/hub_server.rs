@@ -50,6 +50,8 @@ pub struct HubState {
     pub manner: HubFault,
     /// Value sent as the content name of each file and as the commit.
     pub names: Option<String>,
+    /// Signature of the addresses on the second host, which accepts no other; `x` by default.
+    pub signature: Option<String>,
     /// Text sent instead of the listing.
     pub listing: Option<String>,
     /// Requests to the second host that carried credentials.
@@ -206,7 +208,8 @@ fn answer(stream: &TcpStream, repository: &Repository, state: &Mutex<HubState>, 
         // Large files are on another host, small ones behind a relative redirect.
         let etag = names.clone().unwrap_or_else(|| format!("\"{}\"", blob_name(name, content)));
         let (status, key, target) = if is_large(name) {
-            ("302 Found", "X-Linked-Etag", format!("{second}/cdn/{name}?signature=x"))
+            let target = format!("{second}/cdn/{name}?signature={}", signature(state));
+            ("302 Found", "X-Linked-Etag", target)
         } else {
             let target = format!("/api/resolve-cache/models/{id}/{commit}/{name}");
             ("307 Temporary Redirect", "ETag", target)
@@ -229,6 +232,10 @@ fn answer(stream: &TcpStream, repository: &Repository, state: &Mutex<HubState>, 
     }
 }
 
+fn signature(state: &Mutex<HubState>) -> String {
+    state.lock().unwrap().signature.clone().unwrap_or_else(|| "x".into())
+}
+
 /// Answers as the second host, which serves large files to anyone with the address.
 fn answer_second(stream: &TcpStream, repository: &Repository, state: &Mutex<HubState>) {
     let Some(request) = read_request(stream) else { return };
@@ -246,7 +253,8 @@ fn answer_second(stream: &TcpStream, repository: &Repository, state: &Mutex<HubS
         return send(stream, "400 Bad Request", &[], b"Only one auth mechanism allowed");
     }
     let path = request.path.split('?').next().unwrap();
-    let name = path.strip_prefix("/cdn/").filter(|_| request.path.ends_with("?signature=x"));
+    let signed = format!("?signature={}", signature(state));
+    let name = path.strip_prefix("/cdn/").filter(|_| request.path.ends_with(&signed));
     match name.and_then(|name| repository.files.get_key_value(name)) {
         Some((_, content))
             if manner == HubFault::SilentFile && is_for_keeping(&request, content) =>

@@ -19,6 +19,7 @@ pub mod models;
 mod notes;
 pub mod operations;
 pub mod runners;
+mod shards;
 mod shared_devices;
 mod suite;
 mod test;
@@ -26,6 +27,7 @@ pub mod values;
 
 pub use device::{Device, ModelsDevice, OperationsDevice};
 pub use notes::keep as keep_note;
+pub use shards::in_shards;
 pub use shared_devices::SharedDevices;
 pub use suite::{Suite, run};
 pub use test::Test;

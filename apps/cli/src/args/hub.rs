@@ -8,8 +8,8 @@ use std::path::PathBuf;
 /// A repository, and access to it.
 #[derive(Args, Clone, Debug, Default)]
 pub struct HubArgs {
-    /// Hugging Face repository with safetensors, GGUF files or a store, which is downloaded and, if
-    /// necessary, converted; also spelled -hf. A GGUF quantization (default: Q4_K_M if available) or a file
+    /// Hugging Face repository with safetensors or GGUF files, which are downloaded and, if necessary,
+    /// converted, or with a store, which is fetched as it is read; also spelled -hf. A GGUF quantization (default: Q4_K_M if available) or a file
     /// name may follow after a colon
     #[arg(long, visible_alias = "hf", value_name = "OWNER/REPO[:FILE]", env = "NESTLING_HF_REPO")]
     pub hf_repo: Option<String>,
@@ -34,7 +34,7 @@ comes is checked against the store's own checksums before anybody can open it; a
 interrupted resumes where it stopped. It needs room for the whole new store beside the old one.
 
 Examples:
-  nestling run -hf owner/store --level 2 -p hello      download and use the first section alone
+  nestling run -hf owner/store --level 2 -p hello      fetch and use the first section alone
   nestling upgrade -hf owner/store --level 4           fetch what level 4 needs besides
   nestling upgrade model.nest                          fetch the rest of a downloaded store
   nestling upgrade model.nest -hf owner/store          the same where nothing says where it came from"

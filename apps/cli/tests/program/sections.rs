@@ -36,6 +36,11 @@ fn run_at(server: &Standin, home: &Path, more: &[&str]) -> ProcessOutput {
     command(server, home, &[&fixed[..], more].concat())
 }
 
+/// Downloads the sections of a level.
+fn pull_at(server: &Standin, home: &Path, level: &str) -> ProcessOutput {
+    command(server, home, &["pull", "-hf", REPOSITORY, "--level", level])
+}
+
 fn downloaded(home: &Path) -> PathBuf {
     home.join("nestling/stores/Nobody--Stores").join(COMMIT).join("tiny.nest")
 }
@@ -50,9 +55,9 @@ fn a_level_is_downloaded_alone_and_the_rest_later() {
     let home = tempfile::tempdir_in(super::scratch()).unwrap();
     let (server, ends) = (server(), ends());
     let whole = std::fs::read(store()).unwrap();
-    let first = run_at(&server, home.path(), &["--level", "2"]);
+    let first = pull_at(&server, home.path(), "2");
     assert!(first.err.contains("up to level 2"), "{}", first.err);
-    assert_eq!(first.ok(), text_at_level("2"));
+    first.ok();
     let path = downloaded(home.path());
     assert_eq!(std::fs::read(&path).unwrap(), whole[..ends[0].1 as usize]);
     assert!(server.served() < ends[0].1 as usize + (80 << 10));
@@ -93,7 +98,7 @@ fn nothing_damaged_becomes_visible() {
     let home = tempfile::tempdir_in(super::scratch()).unwrap();
     let (server, ends) = (server(), ends());
     let whole = std::fs::read(store()).unwrap();
-    run_at(&server, home.path(), &["--level", "2"]).ok();
+    pull_at(&server, home.path(), "2").ok();
     let path = downloaded(home.path());
     let before = std::fs::read(&path).unwrap();
     let name = path.display().to_string();
@@ -147,7 +152,7 @@ fn where_it_came_from_must_be_known_and_right() {
 fn a_part_of_a_store_says_how_to_get_the_rest() {
     let home = tempfile::tempdir_in(super::scratch()).unwrap();
     let server = server();
-    run_at(&server, home.path(), &["--level", "3"]).ok();
+    pull_at(&server, home.path(), "3").ok();
     let name = downloaded(home.path()).display().to_string();
     let asked = super::run(&["run", "-m", &name, "-p", "hello", "--level", "6"]);
     asked.fails(1, "level 6", "nestling upgrade");
@@ -178,7 +183,7 @@ fn a_store_in_shards_grows_shard_by_shard() {
     let folder = home.path().join("nestling/stores/Nobody--Stores").join(COMMIT);
     let held = || nestling::formats::store::Store::open(folder.join(name(&first))).unwrap();
     for level in ["2", "3", "6"] {
-        run_at(&server, home.path(), &["--level", level]).ok();
+        pull_at(&server, home.path(), level).ok();
         assert_eq!(held().level().bits().to_string(), level);
         let report = held().verify(&mut |_| std::ops::ControlFlow::Continue(())).unwrap();
         assert!(report.damage.is_empty(), "{:?}", report.damage);
@@ -225,4 +230,96 @@ fn a_store_on_the_web_runs_by_its_address() {
     let copies: Vec<_> = std::fs::read_dir(web).unwrap().flatten().map(|e| e.path()).collect();
     assert_eq!(copies.len(), 1);
     assert_eq!(std::fs::read(&copies[0]).unwrap(), std::fs::read(store()).unwrap());
+}
+
+#[test]
+fn a_store_of_a_repository_runs_by_ranges() {
+    let home = tempfile::tempdir_in(super::scratch()).unwrap();
+    let (server, ends) = (server(), ends());
+    let whole = std::fs::read(store()).unwrap();
+    let first = run_at(&server, home.path(), &["--level", "2"]);
+    assert!(first.err.contains("up to level 2"), "{}", first.err);
+    assert_eq!(first.ok(), text_at_level("2"));
+    assert!(server.served() < ends[0].1 as usize + (200 << 10));
+    let path = downloaded(home.path());
+    assert_eq!(files_beside(&path), ["tiny.nest.origin.json", "tiny.nest.sparse"]);
+    // What has arrived needs no network, and the rest is an error without it.
+    assert_eq!(
+        run_at(&server, home.path(), &["--level", "2", "--offline"]).ok(),
+        text_at_level("2")
+    );
+    let refused = run_at(&server, home.path(), &["--level", "4", "--offline"]);
+    refused.fails(1, "the network is off", "--offline");
+    assert_eq!(server.served(), 0);
+    server.state.lock().unwrap().cuts = vec![(FILE.into(), 700), (FILE.into(), 1)];
+    let lazy = run_at(&server, home.path(), &["--level", "4", "--lazy"]);
+    assert_eq!(lazy.ok(), text_at_level("4"));
+    let planned = command(&server, home.path(), &["plan", "-hf", REPOSITORY, "--level", "2"]).ok();
+    assert!(!planned.contains("still to fetch"), "{planned}");
+    assert_eq!(run_at(&server, home.path(), &[]).ok(), text_at_level("8"));
+    assert_eq!(std::fs::read(&path).unwrap(), whole);
+    assert_eq!(files_beside(&path), ["tiny.nest", "tiny.nest.origin.json"]);
+    server.served();
+    assert_eq!(run_at(&server, home.path(), &[]).ok(), text_at_level("8"));
+    assert!(server.served() < 4_000, "the listing alone");
+}
+
+#[test]
+fn an_upgrade_completes_a_copy_that_is_read_by_ranges() {
+    let home = tempfile::tempdir_in(super::scratch()).unwrap();
+    let server = server();
+    run_at(&server, home.path(), &["--level", "2"]).ok();
+    let path = downloaded(home.path());
+    let said = command(&server, home.path(), &["upgrade", "-hf", REPOSITORY, "--level", "3"]).ok();
+    assert!(said.contains("tiny.nest.sparse now has level 3"), "{said}");
+    let said = command(&server, home.path(), &["upgrade", "-hf", REPOSITORY]).ok();
+    assert!(said.contains("tiny.nest now has level 8"), "{said}");
+    assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(store()).unwrap());
+}
+
+#[test]
+fn a_gated_store_needs_the_token() {
+    let home = tempfile::tempdir_in(super::scratch()).unwrap();
+    let server = server();
+    server.state.lock().unwrap().token = Some("secret".into());
+    run_at(&server, home.path(), &["--level", "2"]).fails(1, "access token", "HF_TOKEN");
+    let given = ["--level", "2", "--lazy", "--hf-token", "secret"];
+    assert_eq!(run_at(&server, home.path(), &given).ok(), text_at_level("2"));
+}
+
+#[test]
+fn a_store_in_shards_runs_by_its_address_and_by_its_repository() {
+    let home = tempfile::tempdir_in(super::scratch()).unwrap();
+    let files = nestling_testkit::in_shards(100_000);
+    let first = files.keys().next().unwrap().clone();
+    let server = Standin::start(REPOSITORY, COMMIT, files);
+    let address = format!("{}/{REPOSITORY}/resolve/{COMMIT}/{first}", server.address);
+    let expected = run_from(&address, home.path(), &["--level", "3"]).ok();
+    assert_eq!(run_from(&address, home.path(), &["--level", "3", "--lazy"]).ok(), expected);
+    assert_eq!(run_at(&server, home.path(), &["--level", "3", "--lazy"]).ok(), expected);
+    assert_eq!(run_at(&server, home.path(), &["--level", "3", "--offline"]).ok(), expected);
+    assert_eq!(expected, text_at_level("3"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_chat_with_a_store_of_a_repository_rises() {
+    use super::terminal::Terminal;
+    let home = tempfile::tempdir_in(super::scratch()).unwrap();
+    let server = server();
+    let mut command = program();
+    command.env("HF_ENDPOINT", &server.address).env("NESTLING_CACHE", home.path().join("nestling"));
+    let history = home.path().join("history.txt").display().to_string();
+    command.args(["chat", "-hf", REPOSITORY, "--temp", "0", "-n", "4", "--history", &history]);
+    let mut terminal = Terminal::start(command, 100);
+    terminal.expect("up to level 2");
+    terminal.expect(">>> ");
+    // A level answers from the message after its arrival on.
+    let has_risen = (0..50).any(|_| {
+        terminal.type_in("hello\r");
+        let shown = terminal.expect("Generation:");
+        terminal.expect(">>> ");
+        shown.contains("level 8 has arrived and answers from now on")
+    });
+    assert!(has_risen);
 }

@@ -42,7 +42,7 @@ impl Web {
     }
 
     fn open(&self) -> (Arc<WebStore>, Store) {
-        let copy = WebStore::open(&self.prepare().unwrap(), self.options.limits).unwrap();
+        let copy = WebStore::open(&self.prepare().unwrap(), &self.options.access()).unwrap();
         let store = Store::from_storage(copy.clone(), false).unwrap();
         (copy, store)
     }
@@ -194,7 +194,7 @@ fn a_server_that_is_gone_is_named_and_what_has_arrived_is_read() {
     let path = web.prepare().unwrap();
     // The test server refuses tokens that are missing.
     web.server.state.lock().unwrap().token = Some("secret".into());
-    let copy = WebStore::open(&path, web.options.limits).unwrap();
+    let copy = WebStore::open(&path, &web.options.access()).unwrap();
     let store = Store::from_storage(copy, false).unwrap();
     let extents = store.index().extents();
     store.read_extent_vec(&extents[0]).unwrap();
@@ -248,10 +248,10 @@ fn copies_with_damaged_footers_are_refused() {
         let mut damaged = whole.clone();
         damaged[at] ^= 0x55;
         fs::write(&path, &damaged).unwrap();
-        assert!(WebStore::open(&path, web.options.limits).is_err(), "byte {at}");
+        assert!(WebStore::open(&path, &web.options.access()).is_err(), "byte {at}");
     }
     for length in [0, 10, 24, 5000, end - 1] {
         fs::write(&path, &whole[..length]).unwrap();
-        assert!(WebStore::open(&path, web.options.limits).is_err(), "{length} bytes");
+        assert!(WebStore::open(&path, &web.options.access()).is_err(), "{length} bytes");
     }
 }

@@ -128,12 +128,19 @@ impl SharedReads {
 
     pub fn submit(&self, request: ReadRequest) {
         let now = self.now_ns();
+        self.announce(&request.extent, request.class);
         let mut state = self.lock();
         state.queue.push(request, now);
         if !state.watching {
             self.watch.notify_one();
         }
         self.wake_readers(state);
+    }
+
+    /// Announces a read to the storage, which may join it with others.
+    fn announce(&self, extent: &Extent, class: ReadClass) {
+        let is_urgent = class == ReadClass::Urgent;
+        self.store.storage().announce(extent.offset, extent.length, is_urgent);
     }
 
     fn wake_readers(&self, mut state: MutexGuard<'_, ReadState>) {
@@ -172,6 +179,9 @@ impl SharedReads {
     pub fn promote(&self, tag: u64) {
         let mut state = self.lock();
         let promoted = state.queue.promote(tag);
+        if let Some(job) = state.queue.urgent.back().filter(|_| promoted) {
+            self.announce(&job.extent, job.class);
+        }
         if let Some(job) = state.running.iter_mut().find(|job| job.tag == tag) {
             job.class = ReadClass::Urgent;
         }

@@ -227,7 +227,8 @@ impl StoreError {
         }
     }
 
-    /// Creates an I/O error, or [`StoreError::DiskFull`] if the disk is full.
+    /// Creates an I/O error, or [`StoreError::DiskFull`] if the disk is full. A [`StoreError`] wrapped in `source` is
+    /// returned unchanged.
     pub(super) fn io(
         file: impl Into<String>,
         action: &'static str,
@@ -236,6 +237,10 @@ impl StoreError {
         source: io::Error,
     ) -> Self {
         let file = file.into();
+        let source = match source.downcast::<Self>() {
+            Ok(error) => return error,
+            Err(source) => source,
+        };
         match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 Self::DiskFull { file, offset, length: length as u64 }

@@ -68,36 +68,47 @@ impl ShardedStorage {
                 return Err(fault(&path, reason));
             }
             complete = shard.len() == *length;
-            if let Err(reason) = check_shard(&shard, index, number)? {
-                return Err(fault(&path, reason));
-            }
+            check_shard(&shard, index, number)?;
             shards.push(shard);
         }
         Ok(Self { name: label(path), shards })
     }
 }
 
-/// Compares a shard's header with the index; the inner error is the reason for a mismatch.
-fn check_shard(
-    storage: &FileStorage,
-    index: &Index,
-    number: u32,
-) -> Result<Result<(), String>, StoreError> {
+/// Compares a shard's header with the index.
+fn check_shard(storage: &FileStorage, index: &Index, number: u32) -> Result<(), StoreError> {
     let mut bytes = [0; HEADER_BYTES];
-    if storage.len() < HEADER_BYTES as u64 {
-        return Ok(Err(format!("it has only {} bytes", storage.len())));
+    let length = usize::try_from(storage.len()).unwrap_or(usize::MAX).min(HEADER_BYTES);
+    let error = |source| StoreError::io(storage.name(), "read", 0, length, source);
+    storage.read_at(0, &mut bytes[..length]).map_err(error)?;
+    index.check_shard(number, &bytes[..length], &storage.name())
+}
+
+impl Index {
+    /// Compares the start of a shard, numbered from 0, with this index. `bytes` begin with its header of 128 bytes, and
+    /// `file` is its name for error messages.
+    ///
+    /// # Errors
+    /// [`StoreError::Shard`] if the shard belongs to another store or place; other errors if `bytes` is not a header.
+    pub fn check_shard(&self, number: u32, bytes: &[u8], file: &str) -> Result<(), StoreError> {
+        let fault = |reason: String| StoreError::Shard {
+            file: file.to_owned(),
+            shard: number.saturating_add(1),
+            shards: u32::try_from(self.shards.len()).unwrap_or(u32::MAX),
+            reason,
+        };
+        if bytes.len() < HEADER_BYTES {
+            return Err(fault(format!("it has only {} bytes", bytes.len())));
+        }
+        let found = Header::decode(bytes, 0, file)?;
+        if Some(&found) == shard_header(self, number).as_ref() {
+            return Ok(());
+        }
+        Err(fault(match found.id == self.id {
+            true => format!("its header says shard {} of {}", found.shard + 1, found.shards),
+            false => format!("it belongs to store {}, not {}", found.id, self.id),
+        }))
     }
-    let error = |source| StoreError::io(storage.name(), "read", 0, HEADER_BYTES, source);
-    storage.read_at(0, &mut bytes).map_err(error)?;
-    let found = Header::decode(&bytes, 0, &storage.name())?;
-    let expected = shard_header(index, number);
-    Ok(if Some(&found) == expected.as_ref() {
-        Ok(())
-    } else if found.id != index.id {
-        Err(format!("it belongs to store {}, not {}", found.id, index.id))
-    } else {
-        Err(format!("its header says shard {} of {}", found.shard + 1, found.shards))
-    })
 }
 
 /// Returns the header of a shard other than the first.

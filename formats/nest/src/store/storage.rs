@@ -27,8 +27,15 @@ pub trait Storage: Send + Sync {
     ///
     /// # Errors
     /// System errors; of kind [`io::ErrorKind::UnexpectedEof`] if the range exceeds the storage; wrapping
-    /// [`StorageChanged`] if the bytes changed since the storage was opened.
+    /// [`StorageChanged`] if the bytes changed since the storage was opened. A wrapped [`StoreError`] is reported
+    /// unchanged.
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
+
+    /// Announces a read that will follow, so that a storage with slow requests can join neighbouring reads. The read
+    /// is urgent if a step waits for it. Storage with fast reads ignores the call.
+    fn announce(&self, offset: u64, length: u64, is_urgent: bool) {
+        let _ = (offset, length, is_urgent);
+    }
 
     /// Returns the plain files that contain the bytes, in order, for mapping and other ways of reading.
     fn files(&self) -> Vec<FilePart<'_>> {
