@@ -51,7 +51,8 @@ def tool_model(target, folder):
 def native(target, *arguments):
     command = [target / "examples/embed", *arguments]
     environment = {"VK_DRIVER_FILES": "none", "VK_ICD_FILENAMES": "none", "PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
-    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    # As bytes, since text mode would replace a carriage return.
+    return subprocess.run(command, check=True, capture_output=True, env=environment).stdout.decode()
 
 
 def main(target, site_folder):
