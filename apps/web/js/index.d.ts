@@ -6,6 +6,11 @@ export interface OpenOptions {
   memoryBudget?: number;
   /** Maximum number of tokens of a conversation. The default is the model's context length, at most 8192. */
   contextLength?: number;
+  /**
+   * Device that computes. The default, "auto", is a GPU through WebGPU where the browser has one that is no software
+   * emulation, or the CPU. "gpu" takes the browser's adapter of any kind, and fails without one.
+   */
+  device?: "auto" | "cpu" | "gpu";
   /** False to keep fetched bytes in memory only. The default is true: a later visit fetches nothing again. */
   cache?: boolean;
   /** Called after each fetched part. */
@@ -50,6 +55,8 @@ export interface Status {
   memoryBytes: number;
   /** Place of fetched bytes: "memory" if the browser has no storage or another tab uses it. */
   cache: "device" | "memory";
+  /** Device that computes: "cpu", or the name of the GPU. */
+  device: string;
 }
 
 /** Result of an answer. */
@@ -66,9 +73,9 @@ export interface Summary {
   tokensPerSecond: number;
 }
 
-/** Kind of an error. "network" and "server" concern requests, "storage" the browser's storage. */
+/** Kind of an error. "network" and "server" concern requests, "storage" the browser's storage, "device" the GPU. */
 export type ErrorKind =
-  | "network" | "server" | "changed" | "storage" | "damaged" | "memory" | "cancelled" | "busy" | "invalid"
+  | "network" | "server" | "changed" | "storage" | "damaged" | "memory" | "device" | "cancelled" | "busy" | "invalid"
   | "internal" | "closed";
 
 /** An error of a model. */

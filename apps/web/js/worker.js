@@ -1,5 +1,6 @@
 // The worker of a model. It computes one step a turn, so that messages of the page are read in between.
 
+import { chosenAdapter, openDevice } from "./gpu.js";
 import init, { NestlingTab } from "./module.js";
 
 const RETRIES_MAX = 5;
@@ -7,8 +8,11 @@ const RETRY_PAUSE_MS = 250;
 /** Time without an answer after which further levels are fetched. */
 const IDLE_MS = 250;
 
+/** The model. On a GPU its methods return promises, so each result is awaited. */
 let tab;
 let cache = "memory";
+/** Name of the GPU that was opened. */
+let adapter;
 /** Answers that wait for their turn; the first one is running. */
 const queue = [];
 
@@ -26,11 +30,11 @@ function described(error) {
   return { kind: "internal", message: String(error), mayRetry: false };
 }
 
-/** Calls `action`, again after a pause if a request failed that may succeed later. */
+/** Awaits `action`, again after a pause if a request failed that may succeed later. */
 async function retried(action) {
   for (let attempt = 0; ; attempt++) {
     try {
-      return action();
+      return await action();
     } catch (error) {
       if (attempt === RETRIES_MAX || !described(error).mayRetry) throw error;
       await pause(RETRY_PAUSE_MS * 2 ** attempt);
@@ -57,14 +61,19 @@ async function files(url) {
   }
 }
 
-const status = () => ({ ...JSON.parse(tab.status()), cache });
+async function status() {
+  const state = JSON.parse(await tab.status());
+  return { ...state, cache, device: state.device === "gpu" ? adapter : state.device };
+}
 
 async function open({ url, options, useCache }) {
-  await init();
+  const exports = await init();
+  adapter = await chosenAdapter(options.device);
   const [data, map] = useCache ? await files(url) : [];
   if (map) cache = "device";
-  tab = await retried(() => new NestlingTab(url, JSON.stringify(options), data, map));
-  postMessage({ type: "status", status: status() });
+  const opened = await retried(() => new NestlingTab(url, JSON.stringify(options), data, map));
+  tab = adapter ? await openDevice(opened, exports) : opened;
+  postMessage({ type: "status", status: await status() });
 }
 
 /** Fetches the store. Once a level is there, answers come first, and fetching waits until the model is idle. */
@@ -76,7 +85,7 @@ async function fetchAll() {
       await pause(IDLE_MS);
     }
     isComplete = await retried(() => tab.fetchMore());
-    const state = status();
+    const state = await status();
     postMessage({ type: "status", status: state });
     if (!level && state.level) {
       postMessage({ type: "ready" });
@@ -100,10 +109,10 @@ async function answer({ id, chat, text, options, isCancelled }) {
   try {
     if (isCancelled) throw JSON.stringify({ kind: "cancelled", message: "the answer was cancelled" });
     const json = JSON.stringify(options);
-    if (chat === undefined) tab.complete(text, json);
-    else tab.send(chat, text, json);
+    if (chat === undefined) await tab.complete(text, json);
+    else await tab.send(await chat, text, json);
     for (;;) {
-      const step = JSON.parse(tab.step());
+      const step = JSON.parse(await tab.step());
       if (step.text !== undefined) post("text", step.text);
       if (step.finished) return post("finished", step.finished);
       await turn();
@@ -113,7 +122,7 @@ async function answer({ id, chat, text, options, isCancelled }) {
   }
 }
 
-/** Chats of the page, by its own numbers. */
+/** Chats of the tab, or promises of them, by the page's own numbers. */
 const chats = new Map();
 let isFetching = true;
 
@@ -132,9 +141,10 @@ function cancel(id) {
   if (waiting === queue[0]) tab.cancel();
 }
 
-function closeChat(chat) {
-  if (chats.has(chat)) tab.closeChat(chats.get(chat));
-  chats.delete(chat);
+async function closeChat(id) {
+  const chat = chats.get(id);
+  chats.delete(id);
+  if (chat !== undefined) await tab.closeChat(await chat);
 }
 
 onmessage = async ({ data: message }) => {
@@ -153,6 +163,6 @@ onmessage = async ({ data: message }) => {
     case "ask": return ask(message);
     case "cancel": return cancel(message.id);
     case "closeChat": return closeChat(message.chat);
-    case "status": return postMessage({ type: "status", id: message.id, status: status() });
+    case "status": return postMessage({ type: "status", id: message.id, status: await status() });
   }
 };

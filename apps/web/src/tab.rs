@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use nestling::{
-    CancelToken, Chat, Conversation, Driver, Engine, EngineOptions, Event, FinishReason,
-    GenerateOptions, Generation, GenerationSummary, Level, Message, Model, ModelOptions,
-    ModelSource, SamplingOptions,
+    CancelToken, Chat, Conversation, Device, DeviceOptions, Driver, Engine, EngineError,
+    EngineOptions, Event, FinishReason, GenerateOptions, Generation, GenerationSummary, Level,
+    Message, Model, ModelOptions, ModelSource, OpenDevice, SamplingOptions,
 };
 use serde::{Deserialize, Serialize};
 
@@ -27,6 +27,21 @@ pub struct TabOptions {
     pub memory_budget: Option<u64>,
     /// Maximum number of tokens of a conversation. `None` means the model's.
     pub context_length: Option<usize>,
+    /// Device that [`Tab::open_device`] opens.
+    pub device: DeviceChoice,
+}
+
+/// Choice of the device that computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DeviceChoice {
+    /// A GPU that is no software emulation, or the CPU for a model or a browser without one.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The browser's adapter, of any kind.
+    Gpu,
 }
 
 /// Options of one answer.
@@ -104,6 +119,8 @@ pub struct Status {
     pub requests: u64,
     /// Bytes of memory in use by the model.
     pub memory_bytes: u64,
+    /// Device that computes: "cpu" or "gpu".
+    pub device: &'static str,
 }
 
 /// A conversation. Its session is created again when the level rises.
@@ -126,6 +143,8 @@ pub struct Tab {
     arrival: Arrival,
     engine: Engine,
     options: TabOptions,
+    device_options: DeviceOptions,
+    device: OpenDevice,
     model: Option<Model>,
     chats: BTreeMap<u32, ChatSlot>,
     next_chat: u32,
@@ -157,8 +176,38 @@ impl Tab {
             ..EngineOptions::default()
         })?;
         let arrival = Arrival::open(storage, level)?;
-        let (model, chats, answer) = (None, BTreeMap::new(), None);
-        Ok(Self { arrival, engine, options, model, chats, next_chat: 0, answer })
+        Ok(Self {
+            arrival,
+            engine,
+            options,
+            device_options: DeviceOptions { device: Device::Cpu, ..DeviceOptions::default() },
+            device: OpenDevice::Cpu { reason: None },
+            model: None,
+            chats: BTreeMap::new(),
+            next_chat: 0,
+            answer: None,
+        })
+    }
+
+    /// Opens the device of the options. Before this call, and for [`DeviceChoice::Cpu`], the CPU computes.
+    ///
+    /// # Errors
+    /// Fails with [`TabError::Device`] if [`DeviceChoice::Gpu`] is unavailable.
+    pub fn open_device(&mut self) -> Result<(), TabError> {
+        let device = match self.options.device {
+            DeviceChoice::Auto => Ok(Device::Auto),
+            DeviceChoice::Cpu => Ok(Device::Cpu),
+            // A browser has one adapter at most.
+            DeviceChoice::Gpu => "wgpu:0".parse(),
+        };
+        let unavailable = |reason: String| TabError::Device { reason };
+        let device =
+            device.map_err(|error: nestling::DeviceError| unavailable(error.to_string()))?;
+        let device_budget = self.options.memory_budget;
+        let options = DeviceOptions { device, device_budget, ..DeviceOptions::default() };
+        self.device = options.open().map_err(|error| unavailable(error.to_string()))?;
+        self.device_options = options;
+        Ok(())
     }
 
     /// Fetches or verifies the next part of the store. Returns true once all of it is there.
@@ -180,6 +229,7 @@ impl Tab {
             wanted_bytes: self.arrival.bytes_wanted(),
             requests: storage.requests(),
             memory_bytes: self.engine.budget().used_bytes(),
+            device: if self.device.is_cpu() { "cpu" } else { "gpu" },
         }
     }
 
@@ -246,7 +296,7 @@ impl Tab {
             }
             Poll::Ready(None) => {
                 self.answer = None;
-                Err(nestling::EngineError::EngineClosed.into())
+                Err(EngineError::EngineClosed.into())
             }
         }
     }
@@ -292,12 +342,23 @@ impl Tab {
         // Closed first, so that two levels need not fit the memory.
         self.chats.values_mut().for_each(ChatSlot::close);
         self.model = None;
+        let model = match self.open_model()? {
+            Ok(model) => model,
+            Err(error) => {
+                self.device = self.device_options.instead(&self.device, error)?;
+                self.open_model()??
+            }
+        };
+        Ok(self.model.insert(model).clone())
+    }
+
+    /// Opens the level that has arrived on the device. The inner error is the engine's.
+    fn open_model(&self) -> Result<Result<Model, EngineError>, TabError> {
         let source = ModelSource::Store(self.arrival.open_store()?);
         let context_length = self.options.context_length;
         let options = ModelOptions { context_length, ..ModelOptions::default() };
         let cancel = CancelToken::new();
-        let model = Model::open_source(&self.engine, source, &options, &mut |_| {}, &cancel)?;
-        Ok(self.model.insert(model).clone())
+        Ok(self.device.open_model(&self.engine, source, &options, &mut |_| {}, &cancel))
     }
 }
 

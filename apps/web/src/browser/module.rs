@@ -7,6 +7,7 @@ use wasm_bindgen::prelude::wasm_bindgen;
 use web_sys::FileSystemSyncAccessHandle;
 
 use super::access_file::AccessFile;
+use super::gpu::Call;
 use super::http::HttpSource;
 use crate::blocks::{BlockFile, Blocks, MemoryFile};
 use crate::error::TabError;
@@ -15,7 +16,11 @@ use crate::tab::Tab;
 /// A model in this worker. Options and results are JSON.
 #[wasm_bindgen]
 pub struct NestlingTab {
-    tab: Tab,
+    pub(super) tab: Tab,
+    /// Call that `run` computes.
+    pub(super) call: Option<Call>,
+    /// Result of `run` as JSON, or its error.
+    pub(super) outcome: Option<Result<String, TabError>>,
 }
 
 #[wasm_bindgen]
@@ -31,7 +36,7 @@ impl NestlingTab {
         let blocks = Blocks::open(block_file(data), block_file(map)).map_err(TabError::from);
         let open = |blocks| Tab::open(Box::new(HttpSource::new(url)), blocks, parse(options)?);
         let tab = blocks.and_then(open).map_err(thrown)?;
-        Ok(Self { tab })
+        Ok(Self { tab, call: None, outcome: None })
     }
 
     /// Fetches or verifies the next part. Returns true once everything is there.
@@ -85,7 +90,7 @@ fn block_file(handle: Option<FileSystemSyncAccessHandle>) -> Box<dyn BlockFile> 
     }
 }
 
-fn parse<T: DeserializeOwned>(options: &str) -> Result<T, TabError> {
+pub(super) fn parse<T: DeserializeOwned>(options: &str) -> Result<T, TabError> {
     serde_json::from_str(options)
         .map_err(|error| TabError::Invalid { what: "options", reason: error.to_string() })
 }
@@ -95,7 +100,7 @@ fn json<T: Serialize>(value: &T) -> Result<String, JsValue> {
 }
 
 /// Converts an error to the JSON that the worker throws as a `NestlingError`.
-fn thrown(error: TabError) -> JsValue {
+pub(super) fn thrown(error: TabError) -> JsValue {
     let value = serde_json::json!({
         "kind": error.kind(),
         "message": error.to_string(),
