@@ -71,7 +71,7 @@ def waiting(page):
       const [first, second] = [model.chat(), model.chat({ system: "Be brief." })];
       const answers = [first.send("One.", options), second.send("Two.", options), model.complete("A", options)];
       const states = [];
-      const timer = setInterval(() => states.push(model.status()), 200);
+      const timer = setInterval(() => states.push(model.status()), 20);
       const texts = await Promise.all(answers.map((answer) => answer.text()));
       clearInterval(timer);
       first.close();
