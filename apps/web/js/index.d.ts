@@ -8,6 +8,11 @@ export interface OpenOptions {
   contextLength?: number;
   /** True to read experts from the device when they are needed, also if all fit the budget. It can then be lowered. */
   streamed?: boolean;
+  /**
+   * Device that computes. The default, "auto", is a GPU through WebGPU where the browser has one that is no software
+   * emulation, or the CPU. "gpu" takes the browser's adapter of any kind, and fails without one.
+   */
+  device?: "auto" | "cpu" | "gpu";
   /** False to keep fetched bytes in memory only. The default is true: a later visit fetches nothing again. */
   cache?: boolean;
   /** Called after each fetched part. */
@@ -68,6 +73,8 @@ export interface Status {
   memoryBytes: number;
   /** Place of fetched bytes: "memory" if the browser has no storage or another tab uses it. */
   cache: "device" | "memory";
+  /** Device that computes: "cpu", or the name of the GPU. */
+  device: string;
 }
 
 /** Result of an answer. */
@@ -84,9 +91,9 @@ export interface Summary {
   tokensPerSecond: number;
 }
 
-/** Kind of an error. "network" and "server" concern requests, "storage" the browser's storage. */
+/** Kind of an error. "network" and "server" concern requests, "storage" the browser's storage, "device" the GPU. */
 export type ErrorKind =
-  | "network" | "server" | "changed" | "storage" | "damaged" | "memory" | "cancelled" | "busy" | "invalid"
+  | "network" | "server" | "changed" | "storage" | "damaged" | "memory" | "device" | "cancelled" | "busy" | "invalid"
   | "internal" | "closed";
 
 /** An error of a model. */

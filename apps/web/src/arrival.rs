@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use nestling::formats::store::{Extent, Storage, Store, StoreError};
-use nestling::{Level, ModelSource};
+use nestling::{Level, ModelSource, OpenDevice};
 
 use crate::error::TabError;
 use crate::gguf_arrival::{GgufArrival, MAGIC};
@@ -92,17 +92,17 @@ impl Arrival {
         }
     }
 
-    /// Opens what is here.
+    /// Opens what is here, for a device.
     ///
     /// # Errors
     /// Fails with [`TabError::NotReady`] before the model is usable.
-    pub fn source(&self) -> Result<ModelSource, TabError> {
+    pub fn source(&self, device: &OpenDevice) -> Result<ModelSource, TabError> {
         if !self.is_usable() {
             return Err(TabError::NotReady);
         }
         match self {
             Self::Store(store) => store.open_store().map(ModelSource::Store),
-            Self::Gguf(file) => file.source(),
+            Self::Gguf(file) => file.source(device),
         }
     }
 }

@@ -28,6 +28,12 @@ pub enum TabError {
         /// Reason from the parser.
         reason: String,
     },
+    /// The requested device is unavailable.
+    #[error("the GPU is unavailable: {reason}")]
+    Device {
+        /// Reason from the device.
+        reason: String,
+    },
     /// An answer is already being generated.
     #[error("an answer is being generated; cancel it or wait for its end")]
     Busy,
@@ -55,13 +61,14 @@ impl From<EngineError> for TabError {
 }
 
 impl TabError {
-    /// Returns the kind for JavaScript: "network", "server", "changed", "storage", "damaged", "memory", "cancelled",
-    /// "busy", "invalid" or "internal".
+    /// Returns the kind for JavaScript: "network", "server", "changed", "storage", "damaged", "memory", "device",
+    /// "cancelled", "busy", "invalid" or "internal".
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Range(error) => error.kind(),
             Self::Store(_) => "damaged",
             Self::Invalid { .. } => "invalid",
+            Self::Device { .. } => "device",
             Self::Busy | Self::NotReady => "busy",
             Self::Engine(error) => match error.class() {
                 ErrorClass::Caller => "invalid",

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use nestling::{
-    CancelToken, Driver, Engine, EngineOptions, Generation, Level, Message, Model, ModelOptions,
-    Residence, SnapshotContents,
+    CancelToken, Device, DeviceOptions, Driver, Engine, EngineError, EngineOptions, Generation,
+    Level, Message, Model, ModelOptions, OpenDevice, Residence, SnapshotContents,
 };
 use serde::{Deserialize, Serialize};
 
@@ -30,6 +30,21 @@ pub struct TabOptions {
     pub context_length: Option<usize>,
     /// True to stream experts from the device also if all of them fit the budget, which can then be halved.
     pub streamed: bool,
+    /// Device that [`Tab::open_device`] opens.
+    pub device: DeviceChoice,
+}
+
+/// Choice of the device that computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DeviceChoice {
+    /// A GPU that is no software emulation, or the CPU for a model or a browser without one.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The browser's adapter, of any kind.
+    Gpu,
 }
 
 /// State of a tab.
@@ -52,6 +67,8 @@ pub struct Status {
     pub requests: u64,
     /// Bytes of memory in use by the model.
     pub memory_bytes: u64,
+    /// Device that computes: "cpu" or "gpu".
+    pub device: &'static str,
 }
 
 /// A model, its conversations and at most one answer.
@@ -59,6 +76,8 @@ pub struct Tab {
     arrival: Arrival,
     engine: Engine,
     options: TabOptions,
+    device_options: DeviceOptions,
+    device: OpenDevice,
     model: Option<Model>,
     chats: BTreeMap<u32, ChatSlot>,
     sessions: BTreeMap<u32, SessionSlot>,
@@ -95,12 +114,35 @@ impl Tab {
             arrival,
             engine,
             options,
+            device_options: DeviceOptions { device: Device::Cpu, ..DeviceOptions::default() },
+            device: OpenDevice::Cpu { reason: None },
             model: None,
             chats: BTreeMap::new(),
             sessions: BTreeMap::new(),
             next_slot: 0,
             answer: None,
         })
+    }
+
+    /// Opens the device of the options. Before this call, and for [`DeviceChoice::Cpu`], the CPU computes.
+    ///
+    /// # Errors
+    /// Fails with [`TabError::Device`] if [`DeviceChoice::Gpu`] is unavailable.
+    pub fn open_device(&mut self) -> Result<(), TabError> {
+        let device = match self.options.device {
+            DeviceChoice::Auto => Ok(Device::Auto),
+            DeviceChoice::Cpu => Ok(Device::Cpu),
+            // A browser has one adapter at most.
+            DeviceChoice::Gpu => "wgpu:0".parse(),
+        };
+        let unavailable = |reason: String| TabError::Device { reason };
+        let device =
+            device.map_err(|error: nestling::DeviceError| unavailable(error.to_string()))?;
+        let device_budget = self.options.memory_budget;
+        let options = DeviceOptions { device, device_budget, ..DeviceOptions::default() };
+        self.device = options.open().map_err(|error| unavailable(error.to_string()))?;
+        self.device_options = options;
+        Ok(())
     }
 
     /// Fetches or verifies the next part of the store. Returns true once all of it is there.
@@ -123,6 +165,7 @@ impl Tab {
             wanted_bytes: self.arrival.bytes_wanted(),
             requests: storage.requests(),
             memory_bytes: self.engine.budget().used_bytes(),
+            device: if self.device.is_cpu() { "cpu" } else { "gpu" },
         }
     }
 
@@ -288,7 +331,7 @@ impl Tab {
                 return Ok(step);
             }
             Poll::Ready(Some(Err(error))) => error,
-            Poll::Ready(None) => nestling::EngineError::EngineClosed,
+            Poll::Ready(None) => EngineError::EngineClosed,
         };
         self.answer = None;
         Err(error.into())
@@ -322,11 +365,26 @@ impl Tab {
         {
             return Ok(model.clone());
         }
-        let source = self.arrival.source()?;
+        if !self.arrival.is_usable() {
+            return Err(TabError::NotReady);
+        }
         // Closed first, so that two levels need not fit the memory.
         self.chats.values_mut().for_each(ChatSlot::close);
         self.sessions.values_mut().try_for_each(SessionSlot::close)?;
         self.model = None;
+        let model = match self.open_model()? {
+            Ok(model) => model,
+            Err(error) => {
+                self.device = self.device_options.instead(&self.device, error)?;
+                self.open_model()??
+            }
+        };
+        Ok(self.model.insert(model).clone())
+    }
+
+    /// Opens what has arrived on the device. The inner error is the engine's.
+    fn open_model(&self) -> Result<Result<Model, EngineError>, TabError> {
+        let source = self.arrival.source(&self.device)?;
         let residence = match self.options.streamed {
             true => Residence::Streamed,
             false => Residence::Auto,
@@ -334,13 +392,13 @@ impl Tab {
         let context_length = self.options.context_length;
         let options = ModelOptions { context_length, residence, ..ModelOptions::default() };
         let cancel = CancelToken::new();
-        let model = Model::open_source(&self.engine, source, &options, &mut |_| {}, &cancel)?;
-        Ok(self.model.insert(model).clone())
+        Ok(self.device.open_model(&self.engine, source, &options, &mut |_| {}, &cancel))
     }
 }
 
 /// Prompt of a session.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Prompt {
     /// Text, without a chat template.
     Text(String),
