@@ -8,6 +8,11 @@ export interface OpenOptions {
   contextLength?: number;
   /** False to keep fetched bytes in memory only. The default is true: a later visit fetches nothing again. */
   cache?: boolean;
+  /**
+   * Number of workers that compute, from 1 to 16. The default is 1. A page that is not cross-origin isolated, or that keeps
+   * bytes in memory, has one. The text does not depend on it.
+   */
+  threads?: number;
   /** Called after each fetched part. */
   onProgress?: (status: Status) => void;
   /** Ends the opening. An open model is not affected. */
@@ -46,8 +51,10 @@ export interface Status {
   wantedBytes: number;
   /** Number of requests for bytes since the page was opened. */
   requests: number;
-  /** Bytes of memory that the model uses. */
+  /** Bytes of memory that the model uses, in all workers. */
   memoryBytes: number;
+  /** Number of workers that compute. */
+  threads: number;
   /** Place of fetched bytes: "memory" if the browser has no storage or another tab uses it. */
   cache: "device" | "memory";
 }
@@ -66,10 +73,13 @@ export interface Summary {
   tokensPerSecond: number;
 }
 
-/** Kind of an error. "network" and "server" concern requests, "storage" the browser's storage. */
+/**
+ * Kind of an error. "network" and "server" concern requests, "storage" the browser's storage.
+ * "lost" means that a worker ended or was silent for 10 s; the next answer is computed by one worker.
+ */
 export type ErrorKind =
   | "network" | "server" | "changed" | "storage" | "damaged" | "memory" | "cancelled" | "busy" | "invalid"
-  | "internal" | "closed";
+  | "lost" | "internal" | "closed";
 
 /** An error of a model. */
 export class NestlingError extends Error {

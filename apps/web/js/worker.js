@@ -1,6 +1,8 @@
 // The worker of a model. It computes one step a turn, so that messages of the page are read in between.
 
+import { openFile } from "./files.js";
 import init, { NestlingTab } from "./module.js";
+import { assemble, dismissAll } from "./team.js";
 
 const RETRIES_MAX = 5;
 const RETRY_PAUSE_MS = 250;
@@ -39,18 +41,13 @@ async function retried(action) {
 }
 
 /** Opens the two files of a model, or none if the browser has no storage or another tab uses them. */
-async function files(url) {
+async function files(url, isShared) {
   const opened = [];
   try {
-    const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(url));
-    const name = Array.from(new Uint8Array(digest), (byte) => byte.toString(16).padStart(2, "0")).join("");
-    const root = await navigator.storage.getDirectory();
-    const folder = await root.getDirectoryHandle("nestling", { create: true });
-    for (const kind of ["blocks", "map"]) {
-      const file = await folder.getFileHandle(`${name}.${kind}`, { create: true });
-      opened.push(await file.createSyncAccessHandle());
-    }
-    return opened;
+    // The map is never shared, so that a second tab gets neither of them.
+    opened.push(await openFile(url, "map", false));
+    opened.push(await openFile(url, "blocks", isShared));
+    return opened.reverse();
   } catch {
     opened.forEach((file) => file.close());
     return [];
@@ -59,11 +56,17 @@ async function files(url) {
 
 const status = () => ({ ...JSON.parse(tab.status()), cache });
 
-async function open({ url, options, useCache }) {
+async function open({ url, options, useCache, ports }) {
   await init();
-  const [data, map] = useCache ? await files(url) : [];
+  const [data, map] = useCache ? await files(url, ports.length > 0) : [];
   if (map) cache = "device";
   tab = await retried(() => new NestlingTab(url, JSON.stringify(options), data, map));
+  if (map) {
+    const team = await assemble(ports, { module: init.__wbindgen_wasm_module, url, options });
+    if (team) tab.divide(team);
+  } else {
+    dismissAll(ports);
+  }
   postMessage({ type: "status", status: status() });
 }
 

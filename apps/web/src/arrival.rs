@@ -128,6 +128,11 @@ impl Arrival {
         &self.storage
     }
 
+    /// Returns the bytes of the verified sections.
+    pub fn bytes_ready(&self) -> u64 {
+        self.end(self.sections_ready)
+    }
+
     /// Opens the verified sections as a store.
     ///
     /// # Errors
@@ -136,7 +141,7 @@ impl Arrival {
         if self.level().is_none() {
             return Err(TabError::NotReady);
         }
-        let prefix = Prefix::new(Arc::clone(&self.storage), self.end(self.sections_ready));
+        let prefix = Prefix::new(Arc::clone(&self.storage), self.bytes_ready());
         Ok(Arc::new(Store::from_storage(Arc::new(prefix), false)?))
     }
 }

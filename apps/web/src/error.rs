@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use nestling::engine::group::RankError;
 use nestling::formats::store::StoreError;
 use nestling::{EngineError, ErrorClass};
 
@@ -56,13 +57,14 @@ impl From<EngineError> for TabError {
 
 impl TabError {
     /// Returns the kind for JavaScript: "network", "server", "changed", "storage", "damaged", "memory", "cancelled",
-    /// "busy", "invalid" or "internal".
+    /// "busy", "invalid", "lost" (a further worker) or "internal".
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Range(error) => error.kind(),
             Self::Store(_) => "damaged",
             Self::Invalid { .. } => "invalid",
             Self::Busy | Self::NotReady => "busy",
+            Self::Engine(EngineError::Rank(RankError::Lost { .. })) => "lost",
             Self::Engine(error) => match error.class() {
                 ErrorClass::Caller => "invalid",
                 ErrorClass::Busy => "busy",

@@ -1,7 +1,7 @@
 //! Nestling in a browser's dedicated worker.
 //!
 //! A store is fetched section by section with range requests and kept in a [`blocks::BlockFile`]. A [`tab::Tab`] answers
-//! with the highest level that has arrived. Everything except `browser` is free of the browser, and tested
+//! with the highest level that has arrived, alone or with further [`workers`]. Everything except `browser` is free of the browser, and tested
 //! with a source that fails.
 
 pub mod arrival;
@@ -10,5 +10,7 @@ pub mod blocks;
 mod browser;
 pub mod error;
 pub mod ranges;
+pub mod rings;
 pub mod storage;
 pub mod tab;
+pub mod workers;

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Poll;
 
+use nestling::ranks::open_on_workers;
 use nestling::{
-    CancelToken, Chat, Conversation, Driver, Engine, EngineOptions, Event, FinishReason,
-    GenerateOptions, Generation, GenerationSummary, Level, Message, Model, ModelOptions,
-    ModelSource, SamplingOptions,
+    CancelToken, Chat, Conversation, Engine, Event, FinishReason, GenerateOptions, Generation,
+    GenerationSummary, Level, Message, Model, ModelOptions, ModelSource, SamplingOptions,
 };
 use serde::{Deserialize, Serialize};
 
@@ -16,6 +16,7 @@ use crate::blocks::Blocks;
 use crate::error::TabError;
 use crate::ranges::RangeSource;
 use crate::storage::RangeStorage;
+use crate::workers::{Workers, engine_options};
 
 /// Options of a tab.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -102,8 +103,10 @@ pub struct Status {
     pub wanted_bytes: u64,
     /// Number of requests for bytes.
     pub requests: u64,
-    /// Bytes of memory in use by the model.
+    /// Bytes of memory in use by the model, in all workers.
     pub memory_bytes: u64,
+    /// Number of workers that compute.
+    pub threads: usize,
 }
 
 /// A conversation. Its session is created again when the level rises.
@@ -126,6 +129,8 @@ pub struct Tab {
     arrival: Arrival,
     engine: Engine,
     options: TabOptions,
+    /// Further workers. `None` means that this one computes alone.
+    workers: Option<Box<dyn Workers>>,
     model: Option<Model>,
     chats: BTreeMap<u32, ChatSlot>,
     next_chat: u32,
@@ -150,15 +155,15 @@ impl Tab {
     ) -> Result<Self, TabError> {
         let level = options.level.map(level_of).transpose()?;
         let storage = Arc::new(RangeStorage::open(source, blocks)?);
-        let engine = Engine::new(EngineOptions {
-            threads: Some(1),
-            driver: Driver::Caller,
-            memory_budget: options.memory_budget,
-            ..EngineOptions::default()
-        })?;
+        let engine = Engine::new(engine_options(options.memory_budget))?;
         let arrival = Arrival::open(storage, level)?;
-        let (model, chats, answer) = (None, BTreeMap::new(), None);
-        Ok(Self { arrival, engine, options, model, chats, next_chat: 0, answer })
+        let (workers, model, chats, answer) = (None, None, BTreeMap::new(), None);
+        Ok(Self { arrival, engine, options, workers, model, chats, next_chat: 0, answer })
+    }
+
+    /// Divides models opened later among further workers.
+    pub fn divide(&mut self, workers: Box<dyn Workers>) {
+        self.workers = Some(workers);
     }
 
     /// Fetches or verifies the next part of the store. Returns true once all of it is there.
@@ -180,6 +185,7 @@ impl Tab {
             wanted_bytes: self.arrival.bytes_wanted(),
             requests: storage.requests(),
             memory_bytes: self.engine.budget().used_bytes(),
+            threads: self.workers.as_ref().map_or(1, |workers| workers.count()),
         }
     }
 
@@ -228,7 +234,7 @@ impl Tab {
     /// Computes at most one step of the answer.
     ///
     /// # Errors
-    /// Returns the error that ended the answer.
+    /// Returns the error that ended the answer. If a worker was lost, the next answer is computed by this one alone.
     pub fn step(&mut self) -> Result<Step, TabError> {
         let Some(answer) = &mut self.answer else { return Err(TabError::NotReady) };
         match answer.try_next() {
@@ -242,6 +248,10 @@ impl Tab {
             Poll::Ready(Some(Ok(_))) => Ok(Step::Pending),
             Poll::Ready(Some(Err(error))) => {
                 self.answer = None;
+                if error.needs_reopening() {
+                    self.close_model();
+                    self.workers = None;
+                }
                 Err(error.into())
             }
             Poll::Ready(None) => {
@@ -290,14 +300,41 @@ impl Tab {
             return Ok(model.clone());
         }
         // Closed first, so that two levels need not fit the memory.
+        self.close_model();
+        let model = match self.open_divided() {
+            Some(Ok(model)) => model,
+            _ => {
+                // A model whose shares do not fit may fit as a whole.
+                self.workers = None;
+                let (source, options) = self.source()?;
+                let cancel = CancelToken::new();
+                Model::open_source(&self.engine, source, &options, &mut |_| {}, &cancel)?
+            }
+        };
+        Ok(self.model.insert(model).clone())
+    }
+
+    fn close_model(&mut self) {
         self.chats.values_mut().for_each(ChatSlot::close);
         self.model = None;
-        let source = ModelSource::Store(self.arrival.open_store()?);
+    }
+
+    fn source(&self) -> Result<(ModelSource, ModelOptions), TabError> {
         let context_length = self.options.context_length;
         let options = ModelOptions { context_length, ..ModelOptions::default() };
-        let cancel = CancelToken::new();
-        let model = Model::open_source(&self.engine, source, &options, &mut |_| {}, &cancel)?;
-        Ok(self.model.insert(model).clone())
+        Ok((ModelSource::Store(self.arrival.open_store()?), options))
+    }
+
+    /// Opens the model with the further workers, if there are any.
+    fn open_divided(&mut self) -> Option<Result<Model, TabError>> {
+        let bytes = self.arrival.bytes_ready();
+        let group = self.workers.as_mut()?.start(bytes);
+        let open = |(source, options), group| {
+            let cancel = CancelToken::new();
+            open_on_workers(&self.engine, source, &options, group, &mut |_| {}, &cancel)
+        };
+        let opened = group.and_then(|group| Ok(open(self.source()?, group)?));
+        Some(opened.and_then(|model| model.ok_or(TabError::NotReady)))
     }
 }
 

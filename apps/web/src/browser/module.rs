@@ -8,9 +8,11 @@ use web_sys::FileSystemSyncAccessHandle;
 
 use super::access_file::AccessFile;
 use super::http::HttpSource;
+use super::workers::{FurtherWorkers, SharedRings, Team, group_of};
 use crate::blocks::{BlockFile, Blocks, MemoryFile};
 use crate::error::TabError;
 use crate::tab::Tab;
+use crate::workers;
 
 /// A model in this worker. Options and results are JSON.
 #[wasm_bindgen]
@@ -32,6 +34,11 @@ impl NestlingTab {
         let open = |blocks| Tab::open(Box::new(HttpSource::new(url)), blocks, parse(options)?);
         let tab = blocks.and_then(open).map_err(thrown)?;
         Ok(Self { tab })
+    }
+
+    /// Divides models opened later among further workers.
+    pub fn divide(&mut self, team: Team) {
+        self.tab.divide(Box::new(FurtherWorkers::new(team)));
     }
 
     /// Fetches or verifies the next part. Returns true once everything is there.
@@ -76,6 +83,23 @@ impl NestlingTab {
     pub fn cancel(&self) {
         self.tab.cancel();
     }
+}
+
+/// Holds a share of a model as rank `rank`, until rank 0 closes it. The store is the first `bytes` bytes of `data`.
+#[wasm_bindgen]
+pub fn follow(
+    data: FileSystemSyncAccessHandle,
+    url: String,
+    bytes: f64,
+    context_length: Option<u32>,
+    rings: SharedRings,
+    rank: u32,
+    ranks: u32,
+) -> Result<(), JsValue> {
+    let group = group_of(rings, rank as usize, ranks as usize);
+    let context_length = context_length.map(|tokens| tokens as usize);
+    let file = Box::new(AccessFile::new(data));
+    workers::follow(file, url, bytes as u64, context_length, group).map_err(thrown)
 }
 
 fn block_file(handle: Option<FileSystemSyncAccessHandle>) -> Box<dyn BlockFile> {
