@@ -13,17 +13,15 @@ const HEAD_WORDS = 2 * LINE;
 /** Bytes of a ring, a power of two. Longer messages pass through it in turns. */
 const RING_BYTES = 1 << 18;
 const RING_WORDS = HEAD_WORDS + RING_BYTES / 4;
-/** Looks at the count of changes before a rank sleeps. Waking it takes longer than most waits. */
-const SPINS = 4000;
+/** Bounds of the number of looks at the count of changes before a rank sleeps. */
+const SPINS_MIN = 500;
+const SPINS_MAX = 50_000;
+/** Time in milliseconds below which a rank should have looked for longer instead of sleeping. */
+const SHORT_SLEEP = 0.3;
 
 /** Returns memory for a group of `ranks` ranks. */
 export function sharedMemory(ranks) {
   return new SharedArrayBuffer(4 * (ranks * RANK_WORDS + LINE + ranks * ranks * RING_WORDS));
-}
-
-/** Marks a rank as ended that failed before it had rings. */
-export function endRank(memory, rank, ranks) {
-  new Rings(memory, rank, ranks).end();
 }
 
 export class Rings {
@@ -31,6 +29,8 @@ export class Rings {
   #bytes;
   #rank;
   #ranks;
+  /** Looks before a sleep: more after short sleeps, fewer after long ones, as where other programs use the cores. */
+  #spins = SPINS_MIN;
 
   constructor(memory, rank, ranks) {
     this.#words = new Int32Array(memory);
@@ -85,8 +85,12 @@ export class Rings {
 
   wait(seen, milliseconds) {
     const at = this.#rank * RANK_WORDS + CHANGES;
-    for (let spin = 0; spin < SPINS; spin++) if (Atomics.load(this.#words, at) !== seen) return true;
-    return Atomics.wait(this.#words, at, seen, milliseconds) !== "timed-out";
+    for (let spin = 0; spin < this.#spins; spin++) if (Atomics.load(this.#words, at) !== seen) return true;
+    const start = performance.now();
+    const outcome = Atomics.wait(this.#words, at, seen, milliseconds);
+    const wasShort = performance.now() - start < SHORT_SLEEP;
+    this.#spins = wasShort ? Math.min(2 * this.#spins, SPINS_MAX) : Math.max(this.#spins / 2, SPINS_MIN);
+    return outcome !== "timed-out";
   }
 
   beat() {

@@ -9,6 +9,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use nestling::engine::group::{Failure, Group, GroupCounters, LossCause, RankError, RankShare};
+use web_time::Instant;
 
 /// Bytes of the header of a message: number of the exchange, kind and length of the part.
 const HEADER_BYTES: usize = 12;
@@ -71,6 +72,8 @@ pub struct RingGroup {
 struct State {
     outgoing: Vec<Outgoing>, // [ranks]
     incoming: Vec<Incoming>, // [ranks]
+    /// Time of the last look at the other ranks, since the current transfer started.
+    looked: Option<Instant>,
     counters: GroupCounters,
 }
 
@@ -103,8 +106,8 @@ struct Incoming {
     part: Vec<u8>,
     /// Received bytes of header and part.
     received: usize,
-    /// Waits without a sign of life, and the beats before them.
-    silent_waits: u32,
+    /// Time without a sign of life, and the beats before it.
+    silent: Duration,
     beats: u32,
 }
 
@@ -210,6 +213,7 @@ impl RingGroup {
     ) -> Result<(), RankError> {
         let rings = &*self.rings;
         rings.beat();
+        state.looked = None;
         from.iter().for_each(|rank| state.incoming[*rank].start(rings.beats(*rank)));
         loop {
             let seen = rings.changes();
@@ -254,7 +258,10 @@ impl RingGroup {
         if let Some(rank) = self.rings.lost() {
             return Err(self.break_with(RankError::Lost { rank, cause: LossCause::Reported }));
         }
-        let wait = WAIT_MAX.min(self.timeout / 4);
+        let (wait, now) = (WAIT_MAX.min(self.timeout / 4), Instant::now());
+        // Default: the first look follows one wait.
+        let waited = state.looked.map_or(wait, |last| now.duration_since(last));
+        state.looked = Some(now);
         for rank in to.iter().chain(from.iter().filter(|rank| !to.contains(rank))) {
             let is_open = from.contains(rank) && !state.incoming[*rank].is_done();
             if !is_open && (!to.contains(rank) || state.outgoing[*rank].is_done()) {
@@ -264,12 +271,13 @@ impl RingGroup {
                 return Err(self.ended(*rank));
             }
             let (beats, incoming) = (self.rings.beats(*rank), &mut state.incoming[*rank]);
-            let is_silent = beats == incoming.beats;
-            incoming.silent_waits = if is_silent { incoming.silent_waits + 1 } else { 0 };
-            incoming.beats = beats;
-            let silent = wait * incoming.silent_waits;
-            if patience == Patience::Timeout && silent > self.timeout {
-                return Err(self.lose(*rank, LossCause::Silent(silent)));
+            if beats != incoming.beats {
+                (incoming.silent, incoming.beats) = (Duration::ZERO, beats);
+            }
+            // A machine that slept was silent as a whole.
+            incoming.silent += waited.min(4 * wait);
+            if patience == Patience::Timeout && incoming.silent > self.timeout {
+                return Err(self.lose(*rank, LossCause::Silent(incoming.silent)));
             }
         }
         Ok(())

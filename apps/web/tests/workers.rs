@@ -19,7 +19,11 @@ use nestling_web::workers::{Workers, follow};
 /// Bytes of a ring: less than most parts.
 const RING_BYTES: usize = 1000;
 
+/// Timeout of groups whose ranks are lost on purpose.
 const TIMEOUT: Duration = Duration::from_millis(400);
+
+/// Timeout of groups that open a model, without optimization and beside other tests.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Memory {
     state: Mutex<MemoryState>,
@@ -116,12 +120,10 @@ impl Rings for OwnRings {
     }
 }
 
-fn groups(ranks: usize) -> Vec<RingGroup> {
+fn groups(ranks: usize, timeout: Duration) -> Vec<RingGroup> {
     let shares = RankShare { rank: 0, ranks }.all();
-    shares
-        .zip(OwnRings::all(ranks))
-        .map(|(share, rings)| RingGroup::new(share, rings, TIMEOUT))
-        .collect()
+    let group = |(share, rings)| RingGroup::new(share, rings, timeout);
+    shares.zip(OwnRings::all(ranks)).map(group).collect()
 }
 
 /// Runs a function on each rank, and returns the results.
@@ -139,7 +141,7 @@ fn failure() -> Failure {
 
 #[test]
 fn parts_of_all_lengths_arrive() {
-    let counters = on_all(groups(3), |group| {
+    let counters = on_all(groups(3, PATIENCE), |group| {
         let RankShare { rank, ranks } = group.share();
         let mut incoming = Vec::new();
         for length in [0, 1, 987, 988, 989, 5000, 70_000] {
@@ -163,7 +165,7 @@ fn parts_of_all_lengths_arrive() {
 
 #[test]
 fn a_failure_reaches_all_ranks_and_leaves_the_group_usable() {
-    on_all(groups(3), |group| {
+    on_all(groups(3, PATIENCE), |group| {
         let mut incoming = Vec::new();
         for failing in [2, 0] {
             if group.share().rank == failing {
@@ -181,16 +183,16 @@ fn a_failure_reaches_all_ranks_and_leaves_the_group_usable() {
 #[test]
 fn a_rank_that_ends_or_is_silent_is_lost_for_all() {
     for ends in [true, false] {
-        let found = on_all(groups(3), |group| {
+        let found = on_all(groups(3, TIMEOUT), |group| {
             let start = Instant::now();
             if group.share().rank == 1 {
                 if !ends {
-                    thread::sleep(4 * TIMEOUT);
+                    thread::sleep(20 * TIMEOUT);
                 }
                 return None;
             }
             let error = group.all_gather(&[1], &mut Vec::new()).unwrap_err();
-            assert!(start.elapsed() < 3 * TIMEOUT, "{error} after {:?}", start.elapsed());
+            assert!(start.elapsed() < 15 * TIMEOUT, "{error} after {:?}", start.elapsed());
             assert_eq!(group.broadcast(&[]).unwrap_err(), error, "the group stays broken");
             Some(error)
         });
@@ -211,13 +213,14 @@ fn a_rank_that_ends_or_is_silent_is_lost_for_all() {
 
 #[test]
 fn messages_of_another_exchange_are_refused() {
-    let errors = on_all(groups(2), |group| {
+    let found = on_all(groups(2, TIMEOUT), |group| {
         if group.share().rank == 0 {
             group.broadcast(&[1]).unwrap();
         }
-        group.all_gather(&[2], &mut Vec::new()).unwrap_err()
+        group.all_gather(&[2], &mut Vec::new())
     });
-    assert!(errors.iter().any(|error| matches!(error, RankError::Mismatch { .. })), "{errors:?}");
+    let is_refused = |found: &Result<(), _>| matches!(found, Err(RankError::Mismatch { .. }));
+    assert!(found.iter().any(is_refused), "{found:?}");
 }
 
 fn path() -> PathBuf {
@@ -271,7 +274,7 @@ impl Workers for Threads {
     }
 
     fn start(&mut self, bytes: u64) -> Result<Arc<dyn Group>, TabError> {
-        let mut groups = groups(self.count).into_iter().map(Arc::new);
+        let mut groups = groups(self.count, PATIENCE).into_iter().map(Arc::new);
         let first = groups.next().unwrap();
         for group in groups {
             if self.faulty > 0 && group.share().rank + 1 == self.count {
@@ -323,7 +326,7 @@ fn completion(tab: &mut Tab, tokens: usize) -> String {
 fn wait_for_ends(ends: &Mutex<Vec<Result<(), TabError>>>, count: usize) {
     let start = Instant::now();
     while ends.lock().unwrap().len() < count {
-        assert!(start.elapsed() < 20 * TIMEOUT, "a worker did not end");
+        assert!(start.elapsed() < PATIENCE, "a worker did not end");
         thread::sleep(Duration::from_millis(5));
     }
 }
