@@ -9,7 +9,7 @@ let data;
 
 async function prepare({ module, url, contextLength }) {
   await init({ module_or_path: module });
-  data = await openFile(url, "blocks", true);
+  data = await openFile(url, "blocks");
   model = { url, contextLength };
 }
 

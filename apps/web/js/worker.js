@@ -41,12 +41,12 @@ async function retried(action) {
 }
 
 /** Opens the two files of a model, or none if the browser has no storage or another tab uses them. */
-async function files(url, isShared) {
+async function files(url) {
   const opened = [];
   try {
-    // The map is never shared, so that a second tab gets neither of them.
-    opened.push(await openFile(url, "map", false));
-    opened.push(await openFile(url, "blocks", isShared));
+    // A second tab does not get the map, and then opens no blocks.
+    opened.push(await openFile(url, "map"));
+    opened.push(await openFile(url, "blocks"));
     return opened.reverse();
   } catch {
     opened.forEach((file) => file.close());
@@ -58,7 +58,7 @@ const status = () => ({ ...JSON.parse(tab.status()), cache });
 
 async function open({ url, options, useCache, ports }) {
   await init();
-  const [data, map] = useCache ? await files(url, ports.length > 0) : [];
+  const [data, map] = useCache ? await files(url) : [];
   if (map) cache = "device";
   tab = await retried(() => new NestlingTab(url, JSON.stringify(options), data, map));
   if (map) {

@@ -6,10 +6,9 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
 use nestling::engine::group::{Failure, Group, GroupCounters, LossCause, RankError, RankShare};
-use web_time::Instant;
+use web_time::{Duration, Instant};
 
 /// Bytes of the header of a message: number of the exchange, kind and length of the part.
 const HEADER_BYTES: usize = 12;

@@ -185,6 +185,7 @@ impl Tab {
             wanted_bytes: self.arrival.bytes_wanted(),
             requests: storage.requests(),
             memory_bytes: self.engine.budget().used_bytes(),
+            // Default: this worker alone.
             threads: self.workers.as_ref().map_or(1, |workers| workers.count()),
         }
     }

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use nestling::engine::group::Group;
 use nestling::formats::store::{Storage, Store};
@@ -10,6 +9,7 @@ use nestling::ranks::open_on_workers;
 use nestling::{
     CancelToken, Driver, Engine, EngineError, EngineOptions, ModelOptions, ModelSource,
 };
+use web_time::Duration;
 
 use crate::blocks::BlockFile;
 use crate::error::TabError;

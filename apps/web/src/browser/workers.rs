@@ -1,12 +1,12 @@
 //! Workers of the browser that compute together, and the rings between them.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use nestling::engine::group::{Group, RankShare};
 use send_wrapper::SendWrapper;
 use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;
+use web_time::Duration;
 
 use crate::error::TabError;
 use crate::rings::{RingGroup, Rings};
