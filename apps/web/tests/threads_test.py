@@ -104,7 +104,7 @@ def cancelling(context, site, program):
       await opened(url, { threads, level: 2 }); await model.arrived;
       return { ...(await completed(model, "Once upon a time", 64)), status: await model.status() };
     }"""
-    # The browser ends a worker that computes up to 2 s later, and it still has its file.
+    # A worker that the browser is still ending has the file of the blocks open.
     for threads in (1, 2):
         found = page.evaluate(again, [MODEL, threads])
         same(found["text"], native(program, 2))
