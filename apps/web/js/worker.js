@@ -2,7 +2,9 @@
 
 import { chosenAdapter } from "./adapter.js";
 import { TabCalls } from "./calls.js";
+import { openFile } from "./files.js";
 import init, { NestlingTab } from "./module.js";
+import { assemble, dismissAll } from "./team.js";
 
 const RETRIES_MAX = 5;
 const RETRY_PAUSE_MS = 250;
@@ -46,15 +48,10 @@ async function retried(action) {
 async function files(url) {
   const opened = [];
   try {
-    const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(url));
-    const name = Array.from(new Uint8Array(digest), (byte) => byte.toString(16).padStart(2, "0")).join("");
-    const root = await navigator.storage.getDirectory();
-    const folder = await root.getDirectoryHandle("nestling", { create: true });
-    for (const kind of ["blocks", "map"]) {
-      const file = await folder.getFileHandle(`${name}.${kind}`, { create: true });
-      opened.push(await file.createSyncAccessHandle());
-    }
-    return opened;
+    // A second tab does not get the map, and then opens no blocks.
+    opened.push(await openFile(url, "map"));
+    opened.push(await openFile(url, "blocks"));
+    return opened.reverse();
   } catch {
     opened.forEach((file) => file.close());
     return [];
@@ -66,12 +63,16 @@ async function status() {
   return { ...state, cache, device: state.device === "gpu" ? adapter : state.device };
 }
 
-async function open({ url, options, useCache }) {
+async function open({ url, options, useCache, ports }) {
   const exports = await init();
   adapter = await chosenAdapter(options.device);
   const [data, map] = useCache ? await files(url) : [];
   if (map) cache = "device";
   const opened = await retried(() => new NestlingTab(url, JSON.stringify(options), data, map));
+  const hasTeam = map && !adapter;
+  const team = hasTeam && (await assemble(ports, { module: init.__wbindgen_wasm_module, url, options }));
+  if (team) opened.divide(team);
+  if (!hasTeam) dismissAll(ports);
   tab = new TabCalls(opened, exports, adapter !== undefined);
   if (adapter) await tab.call("openDevice");
   postMessage({ type: "status", status: await status() });

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use nestling::engine::group::RankError;
 use nestling::formats::store::StoreError;
 use nestling::{EngineError, ErrorClass};
 
@@ -62,7 +63,7 @@ impl From<EngineError> for TabError {
 
 impl TabError {
     /// Returns the kind for JavaScript: "network", "server", "changed", "storage", "damaged", "memory", "device",
-    /// "cancelled", "busy", "invalid" or "internal".
+    /// "cancelled", "busy", "invalid", "lost" (a further worker) or "internal".
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Range(error) => error.kind(),
@@ -70,6 +71,7 @@ impl TabError {
             Self::Invalid { .. } => "invalid",
             Self::Device { .. } => "device",
             Self::Busy | Self::NotReady => "busy",
+            Self::Engine(EngineError::Rank(RankError::Lost { .. })) => "lost",
             Self::Engine(error) => match error.class() {
                 ErrorClass::Caller => "invalid",
                 ErrorClass::Busy => "busy",

@@ -8,9 +8,11 @@ use web_sys::FileSystemSyncAccessHandle;
 use super::access_file::AccessFile;
 use super::calls::Call;
 use super::http::HttpSource;
+use super::workers::{FurtherWorkers, SharedRings, Team, group_of};
 use crate::blocks::{BlockFile, Blocks, MemoryFile};
 use crate::error::TabError;
 use crate::tab::Tab;
+use crate::workers;
 
 /// A model in this worker. Options and results are JSON.
 #[wasm_bindgen]
@@ -40,10 +42,33 @@ impl NestlingTab {
         Ok(Self { tab, call: None, bytes: None, outcome: None })
     }
 
+    /// Divides models opened later among further workers.
+    pub fn divide(&mut self, team: Team) {
+        self.tab.divide(Box::new(FurtherWorkers::new(team)));
+    }
+
     /// Cancels the answer.
     pub fn cancel(&self) {
         self.tab.cancel();
     }
+}
+
+/// Holds a share of a model as rank `rank`, until rank 0 closes it. The store is the first `bytes` bytes of `data`.
+#[wasm_bindgen]
+pub fn follow(
+    data: FileSystemSyncAccessHandle,
+    url: String,
+    bytes: f64,
+    options: &str,
+    rings: SharedRings,
+    rank: u32,
+    ranks: u32,
+) -> Result<(), JsValue> {
+    let group = group_of(rings, rank as usize, ranks as usize);
+    let file = Box::new(AccessFile::new(data));
+    parse(options)
+        .and_then(|options| workers::follow(file, url, bytes as u64, &options, group))
+        .map_err(thrown)
 }
 
 fn block_file(handle: Option<FileSystemSyncAccessHandle>) -> Box<dyn BlockFile> {
