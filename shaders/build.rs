@@ -5,6 +5,9 @@
 //! `wgsl/include/subgroups` or `wgsl/include/f16` for a variant that has one. Included files include nothing. Each
 //! kernel first reads a flag that says that an expert was missing, and returns if the flag is set. A kernel with a
 //! line `// halts` sets the flag and does not read it. `tests/params.rs` parses and validates the results.
+//!
+//! For WebAssembly, whose module is downloaded, comments and indentation are left out, and so are subgroups, which wgpu
+//! does not offer there.
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -18,10 +21,13 @@ type Folders = &'static [&'static str];
 /// Variants of a kernel: the subfolder of `OUT_DIR`, and the include folders.
 const FORMS: [(&str, Folders); 4] = [
     ("", &[]),
-    ("subgroups", &["subgroups"]),
+    ("subgroups", &[SUBGROUPS]),
     ("f16", &[HALVES]),
-    ("f16_subgroups", &[HALVES, "subgroups"]),
+    ("f16_subgroups", &[HALVES, SUBGROUPS]),
 ];
+
+/// Include folder of text that uses subgroups.
+const SUBGROUPS: &str = "subgroups";
 
 /// Include folder of text that uses half floats, and the directive that enables them.
 const HALVES: &str = "f16";
@@ -37,6 +43,7 @@ const RETURN: &str = "\n    if halted.x != 0u {\n        return;\n    }";
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=wgsl");
     let out = PathBuf::from(env::var("OUT_DIR")?);
+    let is_downloaded = env::var("CARGO_CFG_TARGET_FAMILY").is_ok_and(|family| family == "wasm");
     for entry in fs::read_dir("wgsl")? {
         let path = entry?.path();
         if path.extension().is_none_or(|extension| extension != "wgsl") {
@@ -44,8 +51,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         let name = path.file_name().ok_or("a kernel without a name")?;
         for (form, folders) in FORMS {
-            let text = joined(&path, folders)?;
+            let included: Vec<_> = folders
+                .iter()
+                .copied()
+                .filter(|folder| !is_downloaded || *folder != SUBGROUPS)
+                .collect();
+            let text = joined(&path, &included)?;
             let text = halting(text).ok_or_else(|| format!("{}: no main", path.display()))?;
+            let text = if is_downloaded { bare(&text) } else { text };
             fs::create_dir_all(out.join(form))?;
             fs::write(out.join(form).join(name), text)?;
         }
@@ -54,7 +67,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 }
 
 /// Returns a kernel's text with its includes, in one variant.
-fn joined(path: &Path, folders: Folders) -> Result<String, Box<dyn Error>> {
+fn joined(path: &Path, folders: &[&str]) -> Result<String, Box<dyn Error>> {
     let include = Path::new("wgsl/include");
     let (mut text, mut has_halves) = (String::new(), false);
     for line in fs::read_to_string(path)?.lines() {
@@ -72,6 +85,13 @@ fn joined(path: &Path, folders: Folders) -> Result<String, Box<dyn Error>> {
         text.push('\n');
     }
     Ok(if has_halves { ENABLE.to_owned() + &text } else { text })
+}
+
+/// Returns a kernel's text without comment lines and indentation.
+fn bare(text: &str) -> String {
+    let lines =
+        text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with("//"));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Adds the check of the miss flag to a kernel. Returns `None` if the kernel has no `main`.

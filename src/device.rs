@@ -30,7 +30,7 @@ pub enum Device {
     /// An NVIDIA GPU through CUDA.
     #[cfg(feature = "cuda")]
     Cuda(CudaDeviceChoice),
-    /// A GPU through Vulkan, Metal or Direct3D 12.
+    /// A GPU through Vulkan, Metal, Direct3D 12 or WebGPU.
     #[cfg(feature = "wgpu")]
     Wgpu(AdapterChoice),
 }

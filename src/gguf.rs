@@ -33,8 +33,7 @@ pub fn source_at(
     device: &OpenDevice,
     options: &ModelOptions,
 ) -> Result<(ModelSource, ModelOptions), EngineError> {
-    let digits = if device.is_cpu() { Digits::Merged } else { Digits::Apart };
-    let source = in_place(Checkpoint::open(path)?, digits)?;
+    let source = in_place(Checkpoint::open(path)?, device)?;
     let mut options = options.clone();
     if device.is_cpu() && options.residence == Residence::Auto {
         options.residence = Residence::Lazy;
@@ -42,22 +41,23 @@ pub fn source_at(
     Ok((source, options))
 }
 
-/// Opens a GGUF file in storages as a store in place, for a model on the CPU: the parts of a split file in their order, or a
+/// Opens a GGUF file in storages as a store in place, for a model on `device`: the parts of a split file in their order, or a
 /// single one.
 ///
 /// Only the header is read. `nestling::open` does the same for paths.
 ///
 /// ```
 /// use nestling::formats::store::{FileStorage, Storage};
-/// use nestling::{CancelToken, Engine, GenerateOptions, Model, ModelOptions};
+/// use nestling::{CancelToken, DeviceOptions, Engine, GenerateOptions, ModelOptions};
 /// use std::path::Path;
 /// use std::sync::Arc;
 ///
 /// # let path = concat!(env!("CARGO_MANIFEST_DIR"), "/engine/runtime/tests/data/gguf/llama.gguf");
 /// let file = FileStorage::open(Path::new(path), 0, None)?;
-/// let source = nestling::gguf_in_place(vec![Arc::new(file) as Arc<dyn Storage>])?;
+/// let device = DeviceOptions::default().open()?;
+/// let source = nestling::gguf_in_place(vec![Arc::new(file) as Arc<dyn Storage>], &device)?;
 /// let engine = Engine::new(Default::default())?;
-/// let model = Model::open_source(
+/// let model = device.open_model(
 ///     &engine, source, &ModelOptions::default(), &mut |_| {}, &CancelToken::new(),
 /// )?;
 /// let options = GenerateOptions { max_tokens: Some(4), ..GenerateOptions::greedy() };
@@ -68,11 +68,15 @@ pub fn source_at(
 /// # Errors
 /// Fails with [`EngineError::Import`] or [`EngineError::Store`] if the file is damaged or its model family is
 /// not supported. Fails with [`EngineError::NotAModel`] if it cannot run in place.
-pub fn gguf_in_place(parts: Vec<Arc<dyn Storage>>) -> Result<ModelSource, EngineError> {
-    in_place(Checkpoint::from_gguf(parts)?, Digits::Merged)
+pub fn gguf_in_place(
+    parts: Vec<Arc<dyn Storage>>,
+    device: &OpenDevice,
+) -> Result<ModelSource, EngineError> {
+    in_place(Checkpoint::from_gguf(parts)?, device)
 }
 
-fn in_place(checkpoint: Checkpoint, digits: Digits) -> Result<ModelSource, EngineError> {
+fn in_place(checkpoint: Checkpoint, device: &OpenDevice) -> Result<ModelSource, EngineError> {
+    let digits = if device.is_cpu() { Digits::Merged } else { Digits::Apart };
     let path = checkpoint.directory().to_owned();
     let store = open_in_place(Arc::new(checkpoint), digits);
     Ok(ModelSource::Store(Arc::new(store.map_err(|error| explain(&path, error))?)))

@@ -49,7 +49,7 @@
 //! |---|---|
 //! | `convert` | conversion of checkpoints, GGUF files in place, calibration, evaluation |
 //! | `guide` | outputs that follow a JSON schema, a regular expression or a grammar |
-//! | `wgpu` | GPUs through Vulkan, Metal and Direct3D 12 |
+//! | `wgpu` | GPUs through Vulkan, Metal, Direct3D 12 and WebGPU |
 //! | `cuda` | NVIDIA GPUs through the CUDA driver, which is loaded at run time |
 //! | `mpi` | ranks that are processes; needs an installed MPI to build |
 

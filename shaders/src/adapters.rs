@@ -4,9 +4,8 @@ use std::convert::Infallible;
 use std::fmt;
 use std::str::FromStr;
 
-use nestling_core::driver::block_on;
-
 use crate::vulkan;
+use crate::wait::block_on;
 
 mod apis;
 
@@ -20,7 +19,7 @@ pub struct AdapterDescription {
     pub name: String,
     /// Kind of device.
     pub kind: AdapterKind,
-    /// Graphics API: `vulkan`, `metal` or `dx12`.
+    /// Graphics API: `vulkan`, `metal`, `dx12` or `webgpu`.
     pub api: String,
     /// Name and version of the driver.
     pub driver: String,

@@ -4,11 +4,11 @@ use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
-use nestling_core::driver::block_on;
 use nestling_core::sync::whole;
 
 use crate::adapters::{AdapterError, Uploads};
 use crate::error::WgpuError;
+use crate::wait::{self, block_on};
 use nestling_gpu::{DeviceBudget, Purpose, Reservation};
 
 /// An open device. Errors reported asynchronously are stored until [`Gpu::check`].
@@ -22,8 +22,7 @@ pub(crate) struct Gpu {
     reports: Arc<Mutex<Reports>>,
     /// Reserved memory.
     pub budget: DeviceBudget,
-    /// Number of deallocations.
-    freed: Arc<AtomicU64>,
+    freed: Arc<Freed>,
     /// Number of submissions, and number of the last submission known to be complete.
     submitted: Mutex<u64>,
     done: Arc<AtomicU64>,
@@ -38,16 +37,29 @@ pub struct Memory {
     _counted: Arc<CountedMemory>,
 }
 
-/// Reservation and deallocation counter of a buffer.
+/// Reservation of a buffer, and the list that the buffer joins once it is freed.
 #[derive(Debug)]
 struct CountedMemory {
     _reservation: Reservation,
-    freed: Arc<AtomicU64>,
+    raw: wgpu::Buffer,
+    freed: Arc<Freed>,
+}
+
+/// Deallocations of a device.
+#[derive(Debug, Default)]
+struct Freed {
+    times: AtomicU64,
+    /// Buffers to destroy once the commands that use them are submitted. A browser frees a buffer that is only
+    /// dropped when it collects garbage, which need not happen soon. Other systems free it at once.
+    buffers: Mutex<Vec<wgpu::Buffer>>,
 }
 
 impl Drop for CountedMemory {
     fn drop(&mut self) {
-        self.freed.fetch_add(1, Ordering::Relaxed);
+        self.freed.times.fetch_add(1, Ordering::Relaxed);
+        if cfg!(target_family = "wasm") {
+            whole(self.freed.buffers.lock()).push(self.raw.clone());
+        }
     }
 }
 
@@ -204,14 +216,20 @@ impl Gpu {
         })?;
         let usage = Usage::STORAGE | Usage::COPY_SRC | Usage::COPY_DST | more;
         let raw = self.memory(what, bytes, usage)?;
-        let counted = CountedMemory { _reservation: reservation, freed: Arc::clone(&self.freed) };
+        let freed = Arc::clone(&self.freed);
+        let counted = CountedMemory { _reservation: reservation, raw: raw.clone(), freed };
         Ok(Memory { raw, _counted: Arc::new(counted) })
     }
 
     /// Returns the number of deallocations. If it changed, cached objects that refer to memory should be
     /// dropped.
     pub fn times_freed(&self) -> u64 {
-        self.freed.load(Ordering::Relaxed)
+        self.freed.times.load(Ordering::Relaxed)
+    }
+
+    /// Destroys freed buffers where dropping them is not enough. No recorded command may use them.
+    pub fn destroy_freed(&self) {
+        whole(self.freed.buffers.lock()).drain(..).for_each(|buffer| buffer.destroy());
     }
 
     /// Allocates a mapped staging buffer, which the host writes and the device copies from.
@@ -242,6 +260,7 @@ impl Gpu {
         buffer.slice(offset..end).map_async(wgpu::MapMode::Write, move |result| {
             // The receiver is dropped only if the wait failed.
             let _ = sender.send(result.is_ok());
+            wait::wake();
         });
         let _ = self.device.poll(wgpu::PollType::Poll);
         let mapped = match receiver.try_recv() {
@@ -249,8 +268,10 @@ impl Gpu {
             // Cancelling the mapping is not safe: it could satisfy the next request too early. Another
             // polling thread may be about to deliver the result, so wait for it.
             Err(_) => {
-                self.wait()?;
-                receiver.recv().unwrap_or(false)
+                let received = wait::received(&self.device, &receiver);
+                self.check()?;
+                // Default: a request without an answer has mapped nothing.
+                received.unwrap_or(false)
             }
         };
         if !mapped {
@@ -332,7 +353,8 @@ impl Gpu {
         if self.staged.fetch_add(length, Ordering::Relaxed) + length > STAGED_BYTES_MAX {
             // The driver frees staging memory only after the device reports completion.
             self.submit(None);
-            let _ = self.device.poll(wgpu::PollType::wait_indefinitely());
+            // The error can be ignored: a lost device also fails the next check.
+            let _ = self.wait_for_all();
         }
     }
 
@@ -345,6 +367,7 @@ impl Gpu {
         self.queue.submit(commands);
         self.queue.on_submitted_work_done(move || {
             done.fetch_max(number, Ordering::Release);
+            wait::wake();
         });
         number
     }
@@ -354,9 +377,14 @@ impl Gpu {
     /// # Errors
     /// Returns an error if the device is lost or refused a command.
     pub fn wait(&self) -> Result<(), WgpuError> {
-        let polled = self.device.poll(wgpu::PollType::wait_indefinitely());
+        let waited = self.wait_for_all();
         self.check()?;
-        polled.map(|_| ()).map_err(|error| WgpuError::Refused { reason: error.to_string() })
+        waited.map_err(|reason| WgpuError::Refused { reason })
+    }
+
+    fn wait_for_all(&self) -> Result<(), String> {
+        let submitted = *whole(self.submitted.lock());
+        wait::idle(&self.device, || self.done.load(Ordering::Acquire) >= submitted)
     }
 
     /// Passes the contents of mappable memory to `take` after all submissions are complete.
@@ -374,10 +402,12 @@ impl Gpu {
         slice.map_async(wgpu::MapMode::Read, move |mapped| {
             // The receiver is dropped only if the wait failed.
             let _ = sender.send(mapped);
+            wait::wake();
         });
-        self.wait()?;
+        let received = wait::received(&self.device, &receiver);
+        self.check()?;
         let refused = |reason: String| WgpuError::Refused { reason };
-        let mapped = receiver.recv().map_err(|error| refused(error.to_string()))?;
+        let mapped = received.map_err(refused)?;
         mapped.map_err(|error| refused(error.to_string()))?;
         let view = slice.get_mapped_range().map_err(|error| refused(format!("{error:?}")))?;
         take(&view);

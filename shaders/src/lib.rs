@@ -1,4 +1,5 @@
-//! Portable GPU backend: WGSL shaders through wgpu, on Vulkan, Metal and Direct3D 12. See ARCHITECTURE.md.
+//! Portable GPU backend: WGSL shaders through wgpu, on Vulkan, Metal, Direct3D 12 and a browser's WebGPU. See
+//! ARCHITECTURE.md.
 //!
 //! [`WgpuBackend`] implements the engine's [`Backend`](nestling_core::Backend). Its operations match the CPU
 //! reference within rounding. Sums run in trees determined by matrix sizes, so results depend neither on
@@ -27,6 +28,7 @@ mod slots;
 mod staging;
 mod storage;
 mod vulkan;
+mod wait;
 
 pub use adapters::{
     AdapterChoice, AdapterDescription, AdapterError, AdapterFeatures, AdapterKind, AdapterLimits,

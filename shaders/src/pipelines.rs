@@ -7,6 +7,7 @@ use wgpu::{BindGroupLayoutEntry, BindingType, BufferBindingType, ShaderStages};
 use crate::adapters::AdapterFeatures;
 use crate::device::Gpu;
 use crate::error::WgpuError;
+use crate::wait::block_on;
 
 /// A compiled shader with the layout of its bindings.
 #[derive(Debug)]
@@ -115,6 +116,7 @@ macro_rules! pipelines {
                 variant: ShaderVariant,
             ) -> Result<Self, WgpuError> {
                 let mut id = 0;
+                let scope = gpu.device.push_error_scope(wgpu::ErrorFilter::Validation);
                 let miss_flag = miss_flag_layout(gpu);
                 let mut next = |source: Source| {
                     id += 1;
@@ -125,8 +127,10 @@ macro_rules! pipelines {
                         source!($name, $file, [$($access),*], {$($key = $value),*})
                     ),)*
                 };
-                gpu.check()?;
-                Ok(pipelines)
+                match block_on(scope.pop()) {
+                    None => gpu.check().map(|()| pipelines),
+                    Some(error) => Err(WgpuError::Refused { reason: error.to_string() }),
+                }
             }
 
             /// Iterates over all pipelines.

@@ -359,6 +359,7 @@ impl Recorder {
         if std::mem::replace(&mut self.freed, freed) != freed {
             // Cached bind groups keep freed memory alive.
             self.groups.clear();
+            self.gpu.destroy_freed();
         }
     }
 }

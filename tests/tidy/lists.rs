@@ -77,6 +77,7 @@ pub const UNSAFE_FILES: &[&str] = &[
     "kernels/tests/parity/harness.rs",
     "shaders/src/pipeline_cache.rs",
     "shaders/src/vulkan.rs",
+    "shaders/src/wait/suspended.rs",
 ];
 
 /// Files that may use a cargo feature, besides the facade.

@@ -8,8 +8,18 @@ export interface OpenOptions {
   contextLength?: number;
   /** True to read experts from the device when they are needed, also if all fit the budget. It can then be lowered. */
   streamed?: boolean;
+  /**
+   * Device that computes. The default, "auto", is a GPU through WebGPU where the browser has one that is no software
+   * emulation, or the CPU. "gpu" takes the browser's adapter of any kind, and fails without one.
+   */
+  device?: "auto" | "cpu" | "gpu";
   /** False to keep fetched bytes in memory only. The default is true: a later visit fetches nothing again. */
   cache?: boolean;
+  /**
+   * Number of workers that compute, from 1 to 16. The default is 1. A page that is not cross-origin isolated, that keeps
+   * bytes in memory or that computes on a GPU has one, and so has a GGUF file. The text does not depend on it.
+   */
+  threads?: number;
   /** Called after each fetched part. */
   onProgress?: (status: Status) => void;
   /** Ends the opening. An open model is not affected. */
@@ -64,10 +74,14 @@ export interface Status {
   wantedBytes: number;
   /** Number of requests for bytes since the page was opened. */
   requests: number;
-  /** Bytes of memory that the model uses. */
+  /** Bytes of memory that the model uses, in all workers. */
   memoryBytes: number;
+  /** Number of workers that compute. */
+  threads: number;
   /** Place of fetched bytes: "memory" if the browser has no storage or another tab uses it. */
   cache: "device" | "memory";
+  /** Device that computes: "cpu", or the name of the GPU. */
+  device: string;
 }
 
 /** Result of an answer. */
@@ -84,10 +98,13 @@ export interface Summary {
   tokensPerSecond: number;
 }
 
-/** Kind of an error. "network" and "server" concern requests, "storage" the browser's storage. */
+/**
+ * Kind of an error. "network" and "server" concern requests, "storage" the browser's storage, "device" the GPU.
+ * "lost" means that a worker ended or was silent for 10 s; the next answer is computed by one worker.
+ */
 export type ErrorKind =
-  | "network" | "server" | "changed" | "storage" | "damaged" | "memory" | "cancelled" | "busy" | "invalid"
-  | "internal" | "closed";
+  | "network" | "server" | "changed" | "storage" | "damaged" | "memory" | "device" | "cancelled" | "busy" | "invalid"
+  | "lost" | "internal" | "closed";
 
 /** An error of a model. */
 export class NestlingError extends Error {

@@ -1,5 +1,10 @@
 // Nestling in a browser tab. The types are in index.d.ts.
 
+import { canShare, startWorkers } from "./team.js";
+
+/** Maximum number of workers that compute. */
+const THREADS_MAX = 16;
+
 export class NestlingError extends Error {
   constructor({ kind, message }) {
     super(message);
@@ -21,6 +26,14 @@ function deferred() {
   const parts = Promise.withResolvers();
   parts.promise.catch(() => {});
   return parts;
+}
+
+/** Returns the number of workers for a page. A page that cannot share memory has one. */
+function workerCount(threads, useCache) {
+  if (!Number.isInteger(threads) || threads < 1) {
+    throw new NestlingError({ kind: "invalid", message: `invalid threads: ${threads} is no positive integer` });
+  }
+  return canShare() && useCache ? Math.min(threads, THREADS_MAX) : 1;
 }
 
 class Answer {
@@ -153,6 +166,8 @@ class Session {
 
 class Model {
   #worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module" });
+  /** Workers that compute with the first one. */
+  #further;
   #answers = new Map();
   #calls = new Map();
   #nextId = 0;
@@ -162,7 +177,9 @@ class Model {
   /** Settles once a message can be answered. */
   #ready = deferred();
 
-  constructor(url, { onProgress, signal, cache = true, ...options }) {
+  constructor(url, { onProgress, signal, cache = true, threads = 1, ...options }) {
+    const { workers, ports } = startWorkers(workerCount(threads, cache) - 1);
+    this.#further = workers;
     this.#onProgress = onProgress;
     this.#worker.onmessage = ({ data }) => this.#take(data);
     this.#worker.onerror = (event) => {
@@ -176,7 +193,7 @@ class Model {
     if (signal?.aborted) abort();
     this.#ready.promise.finally(() => signal?.removeEventListener("abort", abort)).catch(() => {});
     const address = new URL(url, document.baseURI).href;
-    this.#worker.postMessage({ type: "open", url: address, options, useCache: cache });
+    this.#worker.postMessage({ type: "open", url: address, options, useCache: cache, ports }, ports);
   }
 
   get ready() {
@@ -221,7 +238,7 @@ class Model {
   }
 
   close() {
-    this.#worker.terminate();
+    [this.#worker, ...this.#further].forEach((worker) => worker.terminate());
     this.#fail(closed());
   }
 

@@ -1,6 +1,10 @@
 // The worker of a model. It computes one step a turn, so that messages of the page are read in between.
 
+import { chosenAdapter } from "./adapter.js";
+import { TabCalls } from "./calls.js";
+import { openFile } from "./files.js";
 import init, { NestlingTab } from "./module.js";
+import { assemble, dismissAll } from "./team.js";
 
 const RETRIES_MAX = 5;
 const RETRY_PAUSE_MS = 250;
@@ -9,6 +13,8 @@ const IDLE_MS = 250;
 
 let tab;
 let cache = "memory";
+/** Name of the GPU that was opened. */
+let adapter;
 /** Answers and calls that wait for their turn; the first one is running. */
 const queue = [];
 
@@ -26,11 +32,11 @@ function described(error) {
   return { kind: "internal", message: String(error), mayRetry: false };
 }
 
-/** Calls `action`, again after a pause if a request failed that may succeed later. */
+/** Awaits `action`, again after a pause if a request failed that may succeed later. */
 async function retried(action) {
   for (let attempt = 0; ; attempt++) {
     try {
-      return action();
+      return await action();
     } catch (error) {
       if (attempt === RETRIES_MAX || !described(error).mayRetry) throw error;
       await pause(RETRY_PAUSE_MS * 2 ** attempt);
@@ -42,29 +48,34 @@ async function retried(action) {
 async function files(url) {
   const opened = [];
   try {
-    const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(url));
-    const name = Array.from(new Uint8Array(digest), (byte) => byte.toString(16).padStart(2, "0")).join("");
-    const root = await navigator.storage.getDirectory();
-    const folder = await root.getDirectoryHandle("nestling", { create: true });
-    for (const kind of ["blocks", "map"]) {
-      const file = await folder.getFileHandle(`${name}.${kind}`, { create: true });
-      opened.push(await file.createSyncAccessHandle());
-    }
-    return opened;
+    // A second tab does not get the map, and then opens no blocks.
+    opened.push(await openFile(url, "map"));
+    opened.push(await openFile(url, "blocks"));
+    return opened.reverse();
   } catch {
     opened.forEach((file) => file.close());
     return [];
   }
 }
 
-const status = () => ({ ...JSON.parse(tab.status()), cache });
+async function status() {
+  const state = await tab.call("status");
+  return { ...state, cache, device: state.device === "gpu" ? adapter : state.device };
+}
 
-async function open({ url, options, useCache }) {
-  await init();
+async function open({ url, options, useCache, ports }) {
+  const exports = await init();
+  adapter = await chosenAdapter(options.device);
   const [data, map] = useCache ? await files(url) : [];
   if (map) cache = "device";
-  tab = await retried(() => new NestlingTab(url, JSON.stringify(options), data, map));
-  postMessage({ type: "status", status: status() });
+  const opened = await retried(() => new NestlingTab(url, JSON.stringify(options), data, map));
+  const hasTeam = map && !adapter;
+  const team = hasTeam && (await assemble(ports, { module: init.__wbindgen_wasm_module, url, options }));
+  if (team) opened.divide(team);
+  if (!hasTeam) dismissAll(ports);
+  tab = new TabCalls(opened, exports, adapter !== undefined);
+  if (adapter) await tab.call("openDevice");
+  postMessage({ type: "status", status: await status() });
 }
 
 /** Fetches the model. Once it is usable, answers come first, and fetching waits until the model is idle. */
@@ -75,8 +86,8 @@ async function fetchAll() {
       await runAll();
       await pause(IDLE_MS);
     }
-    isComplete = await retried(() => tab.fetchMore());
-    const state = status();
+    isComplete = await retried(() => tab.call("fetchMore"));
+    const state = await status();
     postMessage({ type: "status", status: state });
     if (!isUsable && state.isUsable) {
       postMessage({ type: "ready" });
@@ -92,7 +103,7 @@ async function runAll() {
   while (queue.length) {
     const task = queue[0];
     if (task.type === "ask") await answer(task);
-    else call(task);
+    else await call(task);
     queue.shift();
   }
 }
@@ -102,32 +113,31 @@ const chats = new Map();
 const sessions = new Map();
 
 /** Returns the tab's number of a session of the page, which is created at its first use. */
-function sessionOf(id) {
-  if (!sessions.has(id)) sessions.set(id, tab.newSession());
-  return sessions.get(id);
+async function sessionOf({ session }) {
+  if (!sessions.has(session)) sessions.set(session, await tab.call("newSession"));
+  return { session: sessions.get(session) };
 }
 
-function chatOf({ chat, conversation }) {
-  if (!chats.has(chat)) chats.set(chat, tab.newChat(JSON.stringify(conversation)));
-  return chats.get(chat);
+async function chatOf({ chat, conversation }) {
+  if (!chats.has(chat)) chats.set(chat, await tab.call("newChat", { conversation }));
+  return { chat: chats.get(chat) };
 }
 
 /** Starts an answer, of whose inputs one is given. */
-function start({ session, options, ...asked }) {
-  const json = JSON.stringify(options);
-  if (asked.results) tab.replyToTools(chatOf(asked), asked.results, json);
-  else if (session === undefined) tab.send(chatOf(asked), asked.text, json);
-  else if (asked.tokens) tab.generateTokens(sessionOf(session), asked.tokens, json);
-  else tab.generateText(sessionOf(session), asked.text, json);
+async function start({ options, text, tokens, results, ...place }) {
+  if (results) return tab.call("replyToTools", { ...(await chatOf(place)), results, options });
+  if (place.session === undefined) return tab.call("send", { ...(await chatOf(place)), text, options });
+  const prompt = tokens ? { tokens } : { text };
+  return tab.call("generate", { ...(await sessionOf(place)), prompt, options });
 }
 
 async function answer(task) {
   const post = (type, value) => postMessage({ type, id: task.id, value });
   try {
     if (task.isCancelled) throw JSON.stringify({ kind: "cancelled", message: "the answer was cancelled" });
-    start(task);
+    await start(task);
     for (;;) {
-      const step = JSON.parse(tab.step());
+      const step = await tab.call("step");
       if (step.type === "finished") return post("finished", step.summary);
       if (step.type !== "pending") post("event", step);
       await turn();
@@ -139,17 +149,21 @@ async function answer(task) {
 
 /** Calls of the page that wait for the answers before them. */
 const calls = {
-  transcript: (task) => JSON.parse(tab.transcript(chatOf(task))),
-  tokens: ({ session }) => Array.from(tab.sessionTokens(sessionOf(session))),
-  snapshot: ({ session }) => tab.snapshot(sessionOf(session)),
-  fork: ({ session, other }) => void sessions.set(other, tab.forkSession(sessionOf(session))),
-  restore: ({ other, bytes }) => void sessions.set(other, tab.restore(bytes)),
-  closeChat({ chat }) {
-    if (chats.has(chat)) tab.closeChat(chats.get(chat));
+  transcript: async (task) => tab.call("transcript", await chatOf(task)),
+  tokens: async (task) => tab.call("sessionTokens", await sessionOf(task)),
+  snapshot: async (task) => tab.call("snapshot", await sessionOf(task)),
+  async fork(task) {
+    sessions.set(task.other, await tab.call("forkSession", await sessionOf(task)));
+  },
+  async restore({ other, bytes }) {
+    sessions.set(other, await tab.call("restore", {}, bytes));
+  },
+  async closeChat({ chat }) {
+    if (chats.has(chat)) await tab.call("closeChat", { chat: chats.get(chat) });
     chats.delete(chat);
   },
-  closeSession({ session }) {
-    if (sessions.has(session)) tab.closeSession(sessions.get(session));
+  async closeSession({ session }) {
+    if (sessions.has(session)) await tab.call("closeSession", { session: sessions.get(session) });
     sessions.delete(session);
   },
 };
@@ -157,12 +171,12 @@ const calls = {
 /** Calls that do not wait. */
 const urgentCalls = {
   status,
-  setMemoryBudget: ({ bytes }) => tab.setMemoryBudget(bytes),
+  setMemoryBudget: ({ bytes }) => tab.call("setMemoryBudget", { bytes }),
 };
 
-function call({ name, id, ...task }) {
+async function call({ name, id, ...task }) {
   try {
-    postMessage({ type: "returned", id, value: (urgentCalls[name] ?? calls[name])(task) });
+    postMessage({ type: "returned", id, value: await (urgentCalls[name] ?? calls[name])(task) });
   } catch (error) {
     postMessage({ type: "failed", id, value: described(error) });
   }

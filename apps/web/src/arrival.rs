@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use nestling::formats::store::{Extent, Storage, Store, StoreError};
-use nestling::{Level, ModelSource};
+use nestling::{Level, ModelSource, OpenDevice};
 
 use crate::error::TabError;
 use crate::gguf_arrival::{GgufArrival, MAGIC};
@@ -84,6 +84,15 @@ impl Arrival {
         }
     }
 
+    /// Returns the number of first bytes that are here, for workers that read the same file. `None` for a GGUF file, which
+    /// is not divided.
+    pub fn bytes_shared(&self) -> Option<u64> {
+        match self {
+            Self::Store(store) => Some(store.bytes_ready()),
+            Self::Gguf(_) => None,
+        }
+    }
+
     /// Returns the storage.
     pub fn storage(&self) -> &RangeStorage {
         match self {
@@ -92,17 +101,17 @@ impl Arrival {
         }
     }
 
-    /// Opens what is here.
+    /// Opens what is here, for a device.
     ///
     /// # Errors
     /// Fails with [`TabError::NotReady`] before the model is usable.
-    pub fn source(&self) -> Result<ModelSource, TabError> {
+    pub fn source(&self, device: &OpenDevice) -> Result<ModelSource, TabError> {
         if !self.is_usable() {
             return Err(TabError::NotReady);
         }
         match self {
             Self::Store(store) => store.open_store().map(ModelSource::Store),
-            Self::Gguf(file) => file.source(),
+            Self::Gguf(file) => file.source(device),
         }
     }
 }
@@ -220,6 +229,11 @@ impl StoreArrival {
         &self.storage
     }
 
+    /// Returns the bytes of the verified sections.
+    pub fn bytes_ready(&self) -> u64 {
+        self.end(self.sections_ready)
+    }
+
     /// Opens the verified sections as a store.
     ///
     /// # Errors
@@ -228,7 +242,7 @@ impl StoreArrival {
         if self.level().is_none() {
             return Err(TabError::NotReady);
         }
-        let prefix = Prefix::new(Arc::clone(&self.storage), self.end(self.sections_ready));
+        let prefix = Prefix::new(Arc::clone(&self.storage), self.bytes_ready());
         Ok(Arc::new(Store::from_storage(Arc::new(prefix), false)?))
     }
 }

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use nestling::engine::group::RankError;
 use nestling::formats::store::StoreError;
 use nestling::{EngineError, ErrorClass};
 
@@ -26,6 +27,12 @@ pub enum TabError {
         /// Name of the invalid part.
         what: &'static str,
         /// Reason from the parser.
+        reason: String,
+    },
+    /// The requested device is unavailable.
+    #[error("the GPU is unavailable: {reason}")]
+    Device {
+        /// Reason from the device.
         reason: String,
     },
     /// An answer is already being generated.
@@ -55,14 +62,16 @@ impl From<EngineError> for TabError {
 }
 
 impl TabError {
-    /// Returns the kind for JavaScript: "network", "server", "changed", "storage", "damaged", "memory", "cancelled",
-    /// "busy", "invalid" or "internal".
+    /// Returns the kind for JavaScript: "network", "server", "changed", "storage", "damaged", "memory", "device",
+    /// "cancelled", "busy", "invalid", "lost" (a further worker) or "internal".
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Range(error) => error.kind(),
             Self::Store(_) => "damaged",
             Self::Invalid { .. } => "invalid",
+            Self::Device { .. } => "device",
             Self::Busy | Self::NotReady => "busy",
+            Self::Engine(EngineError::Rank(RankError::Lost { .. })) => "lost",
             Self::Engine(error) => match error.class() {
                 ErrorClass::Caller => "invalid",
                 ErrorClass::Busy => "busy",

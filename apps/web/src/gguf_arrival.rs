@@ -4,7 +4,7 @@ use std::io;
 use std::sync::Arc;
 
 use nestling::formats::store::Storage;
-use nestling::{ModelSource, gguf_in_place};
+use nestling::{ModelSource, OpenDevice, gguf_in_place};
 
 use crate::error::TabError;
 use crate::storage::{REQUEST_BYTES, RangeStorage};
@@ -27,7 +27,7 @@ impl GgufArrival {
     /// Fails if the header cannot be fetched, is malformed, or describes a model that cannot run.
     pub fn open(storage: Arc<RangeStorage>) -> Result<Self, TabError> {
         let arrival = Self { storage, done: 0 };
-        arrival.source()?;
+        arrival.source(&OpenDevice::Cpu { reason: None })?;
         Ok(arrival)
     }
 
@@ -48,13 +48,13 @@ impl GgufArrival {
         self.done == self.storage.len()
     }
 
-    /// Opens the file in place.
+    /// Opens the file in place, for a device.
     ///
     /// # Errors
     /// Fails if the model cannot run in place.
-    pub fn source(&self) -> Result<ModelSource, TabError> {
+    pub fn source(&self, device: &OpenDevice) -> Result<ModelSource, TabError> {
         let file = FileVersion::new(Arc::clone(&self.storage));
-        Ok(gguf_in_place(vec![Arc::new(file)])?)
+        Ok(gguf_in_place(vec![Arc::new(file)], device)?)
     }
 
     /// Returns the storage.

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Poll;
 
+use nestling::ranks::open_on_workers;
 use nestling::{
-    CancelToken, Driver, Engine, EngineOptions, Generation, Level, Message, Model, ModelOptions,
-    Residence, SnapshotContents,
+    CancelToken, Device, DeviceOptions, Engine, EngineError, Generation, Level, Message, Model,
+    ModelOptions, OpenDevice, Residence, SnapshotContents,
 };
 use serde::{Deserialize, Serialize};
 
@@ -17,6 +18,7 @@ use crate::error::TabError;
 use crate::ranges::RangeSource;
 use crate::slots::{ChatSlot, SessionSlot};
 use crate::storage::RangeStorage;
+use crate::workers::{Workers, engine_options};
 
 /// Options of a tab.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -30,6 +32,30 @@ pub struct TabOptions {
     pub context_length: Option<usize>,
     /// True to stream experts from the device also if all of them fit the budget, which can then be halved.
     pub streamed: bool,
+    /// Device that [`Tab::open_device`] opens.
+    pub device: DeviceChoice,
+}
+
+impl TabOptions {
+    /// Returns the options of the model.
+    pub(crate) fn model_options(&self) -> ModelOptions {
+        let residence = if self.streamed { Residence::Streamed } else { Residence::Auto };
+        let context_length = self.context_length;
+        ModelOptions { context_length, residence, ..ModelOptions::default() }
+    }
+}
+
+/// Choice of the device that computes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum DeviceChoice {
+    /// A GPU that is no software emulation, or the CPU for a model or a browser without one.
+    #[default]
+    Auto,
+    /// The CPU.
+    Cpu,
+    /// The browser's adapter, of any kind.
+    Gpu,
 }
 
 /// State of a tab.
@@ -50,8 +76,12 @@ pub struct Status {
     pub wanted_bytes: u64,
     /// Number of requests for bytes.
     pub requests: u64,
-    /// Bytes of memory in use by the model.
+    /// Bytes of memory in use by the model, in all workers.
     pub memory_bytes: u64,
+    /// Number of workers that compute.
+    pub threads: usize,
+    /// Device that computes: "cpu" or "gpu".
+    pub device: &'static str,
 }
 
 /// A model, its conversations and at most one answer.
@@ -59,6 +89,10 @@ pub struct Tab {
     arrival: Arrival,
     engine: Engine,
     options: TabOptions,
+    device_options: DeviceOptions,
+    device: OpenDevice,
+    /// Further workers. `None` means that this one computes alone.
+    workers: Option<Box<dyn Workers>>,
     model: Option<Model>,
     chats: BTreeMap<u32, ChatSlot>,
     sessions: BTreeMap<u32, SessionSlot>,
@@ -84,23 +118,47 @@ impl Tab {
     ) -> Result<Self, TabError> {
         let level = options.level.map(level_of).transpose()?;
         let storage = Arc::new(RangeStorage::open(source, blocks)?);
-        let engine = Engine::new(EngineOptions {
-            threads: Some(1),
-            driver: Driver::Caller,
-            memory_budget: options.memory_budget,
-            ..EngineOptions::default()
-        })?;
+        let engine = Engine::new(engine_options(options.memory_budget))?;
         let arrival = Arrival::open(storage, level)?;
         Ok(Self {
             arrival,
             engine,
             options,
+            device_options: DeviceOptions { device: Device::Cpu, ..DeviceOptions::default() },
+            device: OpenDevice::Cpu { reason: None },
+            workers: None,
             model: None,
             chats: BTreeMap::new(),
             sessions: BTreeMap::new(),
             next_slot: 0,
             answer: None,
         })
+    }
+
+    /// Opens the device of the options. Before this call, and for [`DeviceChoice::Cpu`], the CPU computes.
+    ///
+    /// # Errors
+    /// Fails with [`TabError::Device`] if [`DeviceChoice::Gpu`] is unavailable.
+    pub fn open_device(&mut self) -> Result<(), TabError> {
+        let device = match self.options.device {
+            DeviceChoice::Auto => Ok(Device::Auto),
+            DeviceChoice::Cpu => Ok(Device::Cpu),
+            // A browser has one adapter at most.
+            DeviceChoice::Gpu => "wgpu:0".parse(),
+        };
+        let unavailable = |reason: String| TabError::Device { reason };
+        let device =
+            device.map_err(|error: nestling::DeviceError| unavailable(error.to_string()))?;
+        let device_budget = self.options.memory_budget;
+        let options = DeviceOptions { device, device_budget, ..DeviceOptions::default() };
+        self.device = options.open().map_err(|error| unavailable(error.to_string()))?;
+        self.device_options = options;
+        Ok(())
+    }
+
+    /// Divides models opened later among further workers.
+    pub fn divide(&mut self, workers: Box<dyn Workers>) {
+        self.workers = Some(workers);
     }
 
     /// Fetches or verifies the next part of the store. Returns true once all of it is there.
@@ -123,6 +181,9 @@ impl Tab {
             wanted_bytes: self.arrival.bytes_wanted(),
             requests: storage.requests(),
             memory_bytes: self.engine.budget().used_bytes(),
+            device: if self.device.is_cpu() { "cpu" } else { "gpu" },
+            // Default: this worker alone.
+            threads: self.workers.as_ref().map_or(1, |workers| workers.count()),
         }
     }
 
@@ -274,7 +335,7 @@ impl Tab {
     /// Computes at most one step of the answer.
     ///
     /// # Errors
-    /// Returns the error that ended the answer.
+    /// Returns the error that ended the answer. If a worker was lost, the next answer is computed by this one alone.
     pub fn step(&mut self) -> Result<Step, TabError> {
         let Some(answer) = &mut self.answer else { return Err(TabError::NotReady) };
         let error = match answer.try_next() {
@@ -288,9 +349,13 @@ impl Tab {
                 return Ok(step);
             }
             Poll::Ready(Some(Err(error))) => error,
-            Poll::Ready(None) => nestling::EngineError::EngineClosed,
+            Poll::Ready(None) => EngineError::EngineClosed,
         };
         self.answer = None;
+        if error.needs_reopening() {
+            self.close_model()?;
+            self.workers = None;
+        }
         Err(error.into())
     }
 
@@ -322,25 +387,64 @@ impl Tab {
         {
             return Ok(model.clone());
         }
-        let source = self.arrival.source()?;
+        if !self.arrival.is_usable() {
+            return Err(TabError::NotReady);
+        }
         // Closed first, so that two levels need not fit the memory.
+        self.close_model()?;
+        let model = match self.open_divided() {
+            Some(Ok(model)) => model,
+            _ => {
+                // A model whose shares do not fit may fit as a whole.
+                self.workers = None;
+                self.open_on_device()?
+            }
+        };
+        Ok(self.model.insert(model).clone())
+    }
+
+    fn close_model(&mut self) -> Result<(), TabError> {
         self.chats.values_mut().for_each(ChatSlot::close);
         self.sessions.values_mut().try_for_each(SessionSlot::close)?;
         self.model = None;
-        let residence = match self.options.streamed {
-            true => Residence::Streamed,
-            false => Residence::Auto,
+        Ok(())
+    }
+
+    /// Opens the model with the further workers, if there are any.
+    fn open_divided(&mut self) -> Option<Result<Model, TabError>> {
+        let bytes = self.arrival.bytes_shared()?;
+        let group = self.workers.as_mut()?.start(bytes);
+        let open = |group| -> Result<Option<Model>, TabError> {
+            let (source, options) =
+                (self.arrival.source(&self.device)?, self.options.model_options());
+            let cancel = CancelToken::new();
+            Ok(open_on_workers(&self.engine, source, &options, group, &mut |_| {}, &cancel)?)
         };
-        let context_length = self.options.context_length;
-        let options = ModelOptions { context_length, residence, ..ModelOptions::default() };
+        Some(group.and_then(open).and_then(|model| model.ok_or(TabError::NotReady)))
+    }
+
+    /// Opens the model on the device, or on the CPU if the device was not asked for by name and refuses it.
+    fn open_on_device(&mut self) -> Result<Model, TabError> {
+        match self.try_device()? {
+            Ok(model) => Ok(model),
+            Err(error) => {
+                self.device = self.device_options.instead(&self.device, error)?;
+                Ok(self.try_device()??)
+            }
+        }
+    }
+
+    /// Opens what has arrived on the device. The inner error is the engine's.
+    fn try_device(&self) -> Result<Result<Model, EngineError>, TabError> {
+        let (source, options) = (self.arrival.source(&self.device)?, self.options.model_options());
         let cancel = CancelToken::new();
-        let model = Model::open_source(&self.engine, source, &options, &mut |_| {}, &cancel)?;
-        Ok(self.model.insert(model).clone())
+        Ok(self.device.open_model(&self.engine, source, &options, &mut |_| {}, &cancel))
     }
 }
 
 /// Prompt of a session.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Prompt {
     /// Text, without a chat template.
     Text(String),

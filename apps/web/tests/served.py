@@ -6,6 +6,8 @@ from collections import Counter, defaultdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+# Headers by which pages of the site may share memory with their workers.
+ISOLATED = {"Cross-Origin-Opener-Policy": "same-origin", "Cross-Origin-Embedder-Policy": "require-corp"}
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".wasm": "application/wasm"}
 # Every third request for bytes of the model has the fault of its address.
 EVERY = 3
@@ -76,7 +78,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def reply(self, status, body, headers, has_body, sent=None):
         self.send_response(status)
-        for name, value in headers.items():
+        for name, value in {**headers, **self.server.site.headers}.items():
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -94,8 +96,9 @@ class Server(ThreadingHTTPServer):
 class Site:
     """A running server, and what it sent of the model by path."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, is_isolated=False):
         self.folder = Path(folder)
+        self.headers = ISOLATED if is_isolated else {}
         self.lock = threading.Lock()
         self.pause = threading.Event()
         self.requests = Counter()

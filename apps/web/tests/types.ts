@@ -4,7 +4,7 @@ import { open, NestlingError, type Status, type Summary } from "nestling";
 
 export async function story(page: HTMLElement, stop: AbortSignal): Promise<Summary | undefined> {
   const onProgress = (status: Status) => (page.title = `${status.level} bits, ${status.fetchedBytes} bytes`);
-  const model = await open("story.nest", { memoryBudget: 512e6, level: 4, onProgress, signal: stop });
+  const model = await open("story.nest", { memoryBudget: 512e6, level: 4, threads: 2, onProgress, signal: stop });
   const chat = model.chat({ system: "You tell short stories." });
   try {
     const answer = chat.send("Tell me a story about a ship.", { maxTokens: 200, temperature: 0.7, signal: stop });

@@ -45,6 +45,8 @@ mod runners;
 
 pub use follow::follow;
 pub use lead::{FollowerThread, LeadRunner};
-pub use open::{RANKS_MAX, RankOptions, open_on_backends, open_on_processes, open_on_threads};
+pub use open::{
+    RANKS_MAX, RankOptions, open_on_backends, open_on_processes, open_on_threads, open_on_workers,
+};
 pub use queue_group::QueueGroup;
 pub use runners::{OpenRunner, lead_on_threads};

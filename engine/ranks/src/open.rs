@@ -1,4 +1,4 @@
-//! Opening of a model over ranks that are threads.
+//! Opening of a model over ranks that are threads, processes or workers of a browser.
 
 use std::num::NonZero;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::thread::{self, available_parallelism};
 use std::time::Duration;
 
 use nestling_core::backend::Backend;
-use nestling_core::budget::Reservation;
+use nestling_core::budget::{Purpose, Reservation};
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::group::{Group, RankError};
@@ -18,7 +18,7 @@ use nestling_formats::Invariant;
 use nestling_runtime::{Engine, Model, ModelOptions, ModelParts, ModelSource, OpenProgress};
 use serde::{Deserialize, Serialize};
 
-use crate::command::settle;
+use crate::command::{decode, encode, settle};
 use crate::follow::follow;
 use crate::lead::{FollowerThread, LeadRunner};
 use crate::queue_group::QueueGroup;
@@ -144,6 +144,44 @@ pub fn open_on_processes(
     Model::from_parts(engine, ModelParts { runner, device, ..parts }).map(Some)
 }
 
+/// Opens this worker's share of a model that workers of one program hold, each with an engine and a memory of its own, as
+/// the workers of a browser's page. They divide the memory budget of rank 0's engine equally, and that engine accounts
+/// for the memory of all. Engines of other ranks need no budget. Returns the model on rank 0. On other ranks, returns
+/// `None` once rank 0 has closed it.
+///
+/// # Errors
+/// Fails as [`open_on_processes`] does.
+pub fn open_on_workers(
+    engine: &Engine,
+    source: ModelSource,
+    options: &ModelOptions,
+    group: Arc<dyn Group>,
+    progress: &mut dyn FnMut(OpenProgress),
+    cancel: &CancelToken,
+) -> Result<Option<Model>, EngineError> {
+    let free = engine.budget().total_bytes().map(|_| engine.budget().available_bytes());
+    let share = free.map(|free| free / group.share().ranks as u64);
+    let own_limit = share.into_iter().chain(options.memory_limit).min();
+    let memory_limit = decode(0, &group.broadcast(&encode(&own_limit)?)?)?;
+    let options = ModelOptions { memory_limit, ..options.clone() };
+    // A worker has no thread that could report that it is alive.
+    let mut alive = |done: OpenProgress| {
+        group.beat();
+        progress(done);
+    };
+    let opened = cpu(engine, threads_of(engine), &group)
+        .and_then(|cpu| ModelParts::open(cpu, engine, source, &options, &mut alive, cancel));
+    let (mut parts, ranks) = agree(&*group, opened)?;
+    if group.share().rank > 0 {
+        group.all_gather(&[], &mut Vec::new())?;
+        return follow(&mut *parts.runner, &*group).map(|()| None);
+    }
+    let mut parts = take_over(&*group, parts, &ranks)?;
+    let others = ranks.iter().skip(1).map(|rank| rank.fixed).sum();
+    parts.reservations.push(engine.budget().reserve(Purpose::Weights, others)?);
+    Model::from_parts(engine, lead(parts, group, Vec::new())).map(Some)
+}
+
 /// A rank other than 0, before it is opened.
 struct Follower<B> {
     backend: B,
@@ -180,6 +218,8 @@ struct RankMemory {
     held: u64,
     /// Reservation for streamed experts.
     reserved: u64,
+    /// All other reservations.
+    fixed: u64,
     weights: u64,
     experts: u64,
     all_experts: u64,
@@ -192,18 +232,18 @@ impl RankMemory {
     fn of(parts: &ModelParts) -> Self {
         // Default: resident experts have no budget of their own.
         let reserved = parts.experts.as_ref().map_or(0, Reservation::bytes);
-        let held = parts.weight_bytes;
+        let fixed = parts.reservations.iter().map(Reservation::bytes).sum();
+        let own = Self { held: parts.weight_bytes, reserved, fixed, ..Self::default() };
         // Default: a model opened from a source has a plan.
-        let Some(plan) = &parts.plan else { return Self { held, reserved, ..Self::default() } };
+        let Some(plan) = &parts.plan else { return own };
         Self {
-            held,
-            reserved,
             weights: plan.weight_bytes,
             experts: plan.expert_bytes,
             all_experts: plan.expert_bytes_total,
             kv: plan.kv_bytes,
             scratch: plan.scratch_bytes,
             program: plan.program_bytes,
+            ..own
         }
     }
 }
