@@ -1,7 +1,7 @@
 //! GGUF files run in place.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use nestling_convert::convert::ConvertError;
 use nestling_convert::in_place::open_in_place;
 use nestling_core::EngineError;
 use nestling_formats::store::{Digits, Storage};
-use nestling_import::Checkpoint;
+use nestling_import::{ByteSource, Checkpoint};
 use nestling_runtime::{ModelOptions, ModelSource, Residence};
 
 use crate::device::OpenDevice;
@@ -72,7 +72,25 @@ pub fn gguf_in_place(
     parts: Vec<Arc<dyn Storage>>,
     device: &OpenDevice,
 ) -> Result<ModelSource, EngineError> {
-    in_place(Checkpoint::from_gguf(parts)?, device)
+    let source = |part| Arc::new(StorageBytes(part)) as Arc<dyn ByteSource>;
+    in_place(Checkpoint::from_gguf(parts.into_iter().map(source).collect())?, device)
+}
+
+/// A storage as the source of a checkpoint's bytes.
+struct StorageBytes(Arc<dyn Storage>);
+
+impl ByteSource for StorageBytes {
+    fn name(&self) -> String {
+        self.0.name()
+    }
+
+    fn length(&self) -> u64 {
+        self.0.len()
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_at(offset, out)
+    }
 }
 
 fn in_place(checkpoint: Checkpoint, device: &OpenDevice) -> Result<ModelSource, EngineError> {

@@ -209,6 +209,7 @@ impl Storage for CopyFiles {
         let (mut at, mut out) = (offset, out);
         for file in &self.files[self.file_of(offset)..] {
             let left = file.start + file.sparse.length - at;
+            // Default: all of `out`, if the rest of the file exceeds the address space.
             let count = usize::try_from(left).unwrap_or(usize::MAX).min(out.len());
             let (now, later) = out.split_at_mut(count);
             if now.is_empty() {

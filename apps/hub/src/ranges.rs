@@ -152,6 +152,7 @@ impl Ranges {
         }
         let (started, from) = (Instant::now(), *at);
         let mut reader = self.client.read(response.into_body());
+        // Default: a whole chunk, if the rest exceeds the address space.
         let wanted = |at| usize::try_from(end - at).unwrap_or(usize::MAX).min(CHUNK_BYTES);
         let mut chunk = vec![0; wanted(*at)];
         while *at < end {

@@ -178,7 +178,7 @@ pub enum Step {
     },
     /// The end of the answer.
     Finished {
-        /// Its result.
+        /// Result of the answer.
         summary: Summary,
     },
 }

@@ -12,6 +12,7 @@ pub mod blocks;
 mod browser;
 pub mod error;
 pub mod gguf_arrival;
+pub mod options;
 pub mod ranges;
 pub mod rings;
 mod slots;

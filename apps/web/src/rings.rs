@@ -62,13 +62,13 @@ pub struct RingGroup {
     timeout: Duration,
     /// Number of the next exchange.
     next: AtomicU32,
-    state: Mutex<State>,
+    state: Mutex<RingState>,
     /// Error by which the group became unusable.
     broken: OnceLock<RankError>,
 }
 
 #[derive(Default)]
-struct State {
+struct RingState {
     outgoing: Vec<Outgoing>, // [ranks]
     incoming: Vec<Incoming>, // [ranks]
     /// Time of the last look at the other ranks, since the current transfer started.
@@ -168,14 +168,14 @@ impl RingGroup {
     /// Creates a rank. A rank that neither waits nor reports that it is alive for `timeout` is lost; time in which the
     /// whole machine sleeps does not count.
     pub fn new(share: RankShare, rings: Box<dyn Rings>, timeout: Duration) -> Self {
-        let mut state = State::default();
+        let mut state = RingState::default();
         state.outgoing.resize_with(share.ranks, Outgoing::default);
         state.incoming.resize_with(share.ranks, Incoming::default);
         let (next, broken) = (AtomicU32::new(0), OnceLock::new());
         Self { share, rings, timeout, next, state: Mutex::new(state), broken }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, RingState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -205,7 +205,7 @@ impl RingGroup {
     /// Sends the outgoing messages to `to`, and receives a message from each of `from`.
     fn transfer(
         &self,
-        state: &mut State,
+        state: &mut RingState,
         to: &[usize],
         from: &[usize],
         patience: Patience,
@@ -248,7 +248,7 @@ impl RingGroup {
     /// Reports that this rank is alive, and fails if another one is not.
     fn look_around(
         &self,
-        state: &mut State,
+        state: &mut RingState,
         to: &[usize],
         from: &[usize],
         patience: Patience,
@@ -347,7 +347,7 @@ impl RingGroup {
     }
 }
 
-impl State {
+impl RingState {
     fn count_sent(&mut self, to: &[usize]) {
         self.counters.messages += to.len() as u64;
         let bytes = to.iter().map(|rank| self.outgoing[*rank].bytes.len() - HEADER_BYTES);

@@ -11,7 +11,7 @@ use web_time::Duration;
 
 use crate::blocks::BlockFile;
 use crate::error::TabError;
-use crate::tab::TabOptions;
+use crate::options::TabOptions;
 
 /// Duration after which a worker that reports no operation is lost.
 pub const TIMEOUT: Duration = Duration::from_secs(10);

@@ -9,8 +9,9 @@ use nestling::{Device, GenerateOptions, Level};
 use nestling_web::answer::{AnswerOptions, Step};
 use nestling_web::blocks::{BlockFile, Blocks, MemoryFile};
 use nestling_web::error::TabError;
+use nestling_web::options::TabOptions;
 use nestling_web::ranges::{Head, RangeError, RangeSource, Reply};
-use nestling_web::tab::{Prompt, Tab, TabOptions};
+use nestling_web::tab::{Prompt, Tab};
 
 /// End of the store's first section.
 const FIRST_SECTION: u64 = 9_660_000;

@@ -12,9 +12,10 @@ use nestling::engine::group::{Failure, Group, GroupCounters, LossCause, RankErro
 use nestling_web::answer::{AnswerOptions, Step};
 use nestling_web::blocks::{BlockFile, Blocks, MemoryFile};
 use nestling_web::error::TabError;
+use nestling_web::options::TabOptions;
 use nestling_web::ranges::{Head, RangeError, RangeSource, Reply};
 use nestling_web::rings::{RingGroup, Rings};
-use nestling_web::tab::{Prompt, Tab, TabOptions};
+use nestling_web::tab::{Prompt, Tab};
 use nestling_web::workers::{Workers, follow};
 
 /// Bytes of a ring: less than most parts.

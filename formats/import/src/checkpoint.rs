@@ -2,7 +2,6 @@
 
 use nestling_formats::Invariant;
 use nestling_formats::memory::{try_reserve, try_zeroed};
-use nestling_formats::store::Storage;
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
@@ -12,7 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::limits::{MAX_ASSET_BYTES, MAX_CONFIG_BYTES};
 use crate::names::{self, Naming};
-use crate::read_at::{RUN_ROOM, SourceFile};
+use crate::read_at::{ByteSource, RUN_ROOM, SourceFile};
 use crate::tiktoken;
 use crate::weight_files::{not_a_checkpoint, open_weights, read_error, read_small, read_source};
 use crate::{ElementType, GenerationDefaults, ImportError, ModelConfig, ModelShape};
@@ -107,27 +106,44 @@ impl Checkpoint {
         if gguf::is_gguf(path) { gguf::open(path) } else { Self::open_directory(path) }
     }
 
-    /// Opens a GGUF file in storages: the parts of a split file in their order, or a single one.
+    /// Opens a GGUF file that is not on the disk: the parts of a split file in their order, or a single one.
     ///
     /// ```
-    /// use nestling_formats::store::{FileStorage, Storage};
-    /// use nestling_import::Checkpoint;
+    /// use nestling_import::{ByteSource, Checkpoint};
+    /// use std::io;
     /// use std::sync::Arc;
     ///
+    /// struct Bytes(Vec<u8>);
+    ///
+    /// impl ByteSource for Bytes {
+    ///     fn name(&self) -> String {
+    ///         "bytes".into()
+    ///     }
+    ///
+    ///     fn length(&self) -> u64 {
+    ///         self.0.len() as u64
+    ///     }
+    ///
+    ///     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+    ///         let rest = self.0.get(offset as usize..).and_then(|rest| rest.get(..out.len()));
+    ///         out.copy_from_slice(rest.ok_or(io::ErrorKind::UnexpectedEof)?);
+    ///         Ok(())
+    ///     }
+    /// }
+    ///
     /// # let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../engine/runtime/tests/data");
-    /// let path = format!("{data}/gguf/qwen3-moe.gguf");
-    /// let file = FileStorage::open(path.as_ref(), 0, None)?;
-    /// let checkpoint = Checkpoint::from_gguf(vec![Arc::new(file) as Arc<dyn Storage>])?;
+    /// let bytes = Bytes(std::fs::read(format!("{data}/gguf/qwen3-moe.gguf"))?);
+    /// let checkpoint = Checkpoint::from_gguf(vec![Arc::new(bytes) as Arc<dyn ByteSource>])?;
     /// assert!(checkpoint.is_whole());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// Returns an [`ImportError`] that names the storage, key or tensor.
-    pub fn from_gguf(parts: Vec<Arc<dyn Storage>>) -> Result<Self, ImportError> {
+    /// Returns an [`ImportError`] that names the source, key or tensor.
+    pub fn from_gguf(parts: Vec<Arc<dyn ByteSource>>) -> Result<Self, ImportError> {
         // Default: without parts there is no name to report either.
         let name = parts.first().map(|part| part.name()).unwrap_or_default();
-        gguf::of_parts(Path::new(&name), parts.into_iter().map(SourceFile::of_storage).collect())
+        gguf::of_parts(Path::new(&name), parts.into_iter().map(SourceFile::of_source).collect())
     }
 
     fn open_directory(directory: &Path) -> Result<Self, ImportError> {

@@ -61,5 +61,5 @@ pub use config::{
 pub use element::ElementType;
 pub use file_state::file_state;
 pub use import_error::ImportError;
-pub use read_at::write_header;
+pub use read_at::{ByteSource, write_header};
 pub use shape::{FloatShape, MatrixShape, ModelShape};

@@ -9,7 +9,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 use nestling_formats::open_regular;
-use nestling_formats::store::Storage;
 
 #[cfg(target_os = "linux")]
 use crate::past_cache::DirectFile;
@@ -94,10 +93,25 @@ impl HeaderFile {
 /// Maximum number of buffer bytes that [`SourceFile::read_run`] uses in addition to the requested ones.
 pub(crate) const RUN_ROOM: usize = 4 * 4096;
 
+/// Bytes of a file that is not on the disk, or not as a file of its own. Reads may run on several threads at once.
+pub trait ByteSource: Send + Sync {
+    /// Returns the name for error messages.
+    fn name(&self) -> String;
+
+    /// Returns the number of bytes.
+    fn length(&self) -> u64;
+
+    /// Fills `out` with the bytes at `offset`.
+    ///
+    /// # Errors
+    /// Errors of the source; of kind [`io::ErrorKind::UnexpectedEof`] if the range exceeds it.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
+}
+
 /// A weight file of known length.
 #[derive(Debug)]
 pub(crate) struct SourceFile {
-    /// Path, or the name of a storage.
+    /// Path, or the name of a source.
     path: PathBuf,
     bytes: SourceBytes,
 }
@@ -106,15 +120,15 @@ pub(crate) struct SourceFile {
 enum SourceBytes {
     /// An open file, or the header file of a weight file that is not available.
     File(OpenFile),
-    /// A storage, which reports changes by itself.
-    Storage(Arc<dyn Storage>),
+    /// A source, which reports changes by itself.
+    Source(Arc<dyn ByteSource>),
 }
 
 impl std::fmt::Debug for SourceBytes {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::File(file) => file.fmt(f),
-            Self::Storage(storage) => write!(f, "Storage({})", storage.name()),
+            Self::Source(source) => write!(f, "ByteSource({})", source.name()),
         }
     }
 }
@@ -137,15 +151,15 @@ impl SourceFile {
         Ok(Self { path: path.into(), bytes })
     }
 
-    /// Creates a weight file from a storage.
-    pub(crate) fn of_storage(storage: Arc<dyn Storage>) -> Self {
-        Self { path: storage.name().into(), bytes: SourceBytes::Storage(storage) }
+    /// Creates a weight file from a source.
+    pub(crate) fn of_source(source: Arc<dyn ByteSource>) -> Self {
+        Self { path: source.name().into(), bytes: SourceBytes::Source(source) }
     }
 
     fn file(&self) -> Option<&OpenFile> {
         match &self.bytes {
             SourceBytes::File(file) => Some(file),
-            SourceBytes::Storage(_) => None,
+            SourceBytes::Source(_) => None,
         }
     }
 
@@ -161,32 +175,28 @@ impl SourceFile {
     pub(crate) fn length(&self) -> u64 {
         match &self.bytes {
             SourceBytes::File(file) => file.length(),
-            SourceBytes::Storage(storage) => storage.len(),
+            SourceBytes::Source(source) => source.length(),
         }
     }
 
     pub(crate) fn read_exact_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         match &self.bytes {
             SourceBytes::File(file) => file.read_exact_at(offset, out),
-            SourceBytes::Storage(storage) => storage.read_at(offset, out),
+            SourceBytes::Source(source) => source.read_at(offset, out),
         }
     }
 
     /// Enables or disables direct reads in [`Self::read_run`], if the system supports them.
     pub(crate) fn pass_page_cache(&self, passes: bool) {
-        match &self.bytes {
-            SourceBytes::File(file) => file.pass_page_cache(passes),
-            SourceBytes::Storage(storage) => storage.pass_page_cache(passes),
+        if let Some(file) = self.file() {
+            file.pass_page_cache(passes);
         }
     }
 
     /// Returns true if [`Self::read_run`] may use direct reads. Few long reads are then faster than many
     /// short ones.
     pub(crate) fn passes_page_cache(&self) -> bool {
-        match &self.bytes {
-            SourceBytes::File(file) => file.direct_file().is_some(),
-            SourceBytes::Storage(storage) => storage.passes_page_cache(),
-        }
+        self.file().and_then(OpenFile::direct_file).is_some()
     }
 
     /// Reads into a growable buffer and returns the range that holds the bytes.

@@ -97,13 +97,14 @@ fn a_store_that_ends_after_a_section_runs_and_is_upgraded() {
         command.args(arguments).output().unwrap().into()
     };
     let flags = ["-p", "Once", "-n", "8", "--temp", "0", "--level", "2"];
-    let part = command(&[&["run", "-hf", REPOSITORY], &flags[..]].concat());
+    command(&["pull", "-hf", REPOSITORY, "--level", "2"]).ok();
     let path = home.path().join("nestling/stores/Nobody--Dense").join(COMMIT).join("dense.nest");
     let length = std::fs::metadata(&path).unwrap().len();
     assert!(length < bytes.len() as u64, "{length}");
     let whole = whole.display().to_string();
-    assert_eq!(part.ok(), run(&[&["run", "-m", &whole], &flags[..]].concat()).ok());
     let name = path.display().to_string();
+    let part = command(&[&["run", "-m", &name], &flags[..]].concat());
+    assert_eq!(part.ok(), run(&[&["run", "-m", &whole], &flags[..]].concat()).ok());
     command(&["upgrade", &name]).ok();
     assert!(std::fs::read(&path).unwrap() == bytes);
 }

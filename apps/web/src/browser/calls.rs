@@ -1,15 +1,8 @@
 //! Calls of the package.
-//!
-//! On a GPU a wait suspends the WebAssembly stack, which requires that no JavaScript function is on it. The package
-//! therefore enters `run`, whose only argument is a number, through `WebAssembly.promising`. Parameters are set before, and
-//! results are taken after it. While a call is suspended, its borrow of the tab refuses every other one.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use wasm_bindgen::JsValue;
-use wasm_bindgen::prelude::wasm_bindgen;
 
-use super::module::{NestlingTab, parse, thrown};
 use crate::answer::AnswerOptions;
 use crate::error::TabError;
 use crate::tab::{Prompt, Tab};
@@ -39,7 +32,11 @@ pub(super) enum Call {
 
 impl Call {
     /// Runs the call. `bytes` are its binary parameter or result.
-    fn run(self, tab: &mut Tab, bytes: &mut Option<Vec<u8>>) -> Result<String, TabError> {
+    pub(super) fn run(
+        self,
+        tab: &mut Tab,
+        bytes: &mut Option<Vec<u8>>,
+    ) -> Result<String, TabError> {
         // Default: a call without bytes that needs them has none.
         let given = bytes.take().unwrap_or_default();
         match self {
@@ -69,34 +66,6 @@ impl Call {
             }
             Self::Step => json(&tab.step()?),
         }
-    }
-}
-
-#[wasm_bindgen]
-impl NestlingTab {
-    /// Sets the call that `run` computes, as JSON, and its bytes.
-    pub fn prepare(&mut self, call: &str, bytes: Option<Vec<u8>>) -> Result<(), JsValue> {
-        self.outcome = None;
-        self.bytes = bytes;
-        self.call = Some(parse(call).map_err(thrown)?);
-        Ok(())
-    }
-
-    /// Computes the prepared call. The stack may be suspended meanwhile.
-    pub fn run(&mut self) {
-        self.outcome = self.call.take().map(|call| call.run(&mut self.tab, &mut self.bytes));
-    }
-
-    /// Takes the result of `run` as JSON.
-    pub fn outcome(&mut self) -> Result<String, JsValue> {
-        // Default: a call that was not run has no result.
-        self.outcome.take().unwrap_or(Err(TabError::NotReady)).map_err(thrown)
-    }
-
-    /// Takes the bytes that `run` returned.
-    #[wasm_bindgen(js_name = takeBytes)]
-    pub fn take_bytes(&mut self) -> Option<Vec<u8>> {
-        self.bytes.take()
     }
 }
 

@@ -1,4 +1,8 @@
 //! Types of the module, for the package's own worker.
+//!
+//! On a GPU a wait suspends the WebAssembly stack, which requires that no JavaScript function is on it. The package
+//! therefore enters `run`, whose only argument is a number, through `WebAssembly.promising`. Parameters are set before, and
+//! results are taken after it. While a call is suspended, its borrow of the tab refuses every other one.
 
 use serde::de::DeserializeOwned;
 use wasm_bindgen::JsValue;
@@ -17,13 +21,13 @@ use crate::workers;
 /// A model in this worker. Options and results are JSON.
 #[wasm_bindgen]
 pub struct NestlingTab {
-    pub(super) tab: Tab,
+    tab: Tab,
     /// Call that `run` computes.
-    pub(super) call: Option<Call>,
+    call: Option<Call>,
     /// Bytes of the call, then of its result.
-    pub(super) bytes: Option<Vec<u8>>,
+    bytes: Option<Vec<u8>>,
     /// Result of `run` as JSON, or its error.
-    pub(super) outcome: Option<Result<String, TabError>>,
+    outcome: Option<Result<String, TabError>>,
 }
 
 #[wasm_bindgen]
@@ -45,6 +49,31 @@ impl NestlingTab {
     /// Divides models opened later among further workers.
     pub fn divide(&mut self, team: Team) {
         self.tab.divide(Box::new(FurtherWorkers::new(team)));
+    }
+
+    /// Sets the call that `run` computes, as JSON, and its bytes.
+    pub fn prepare(&mut self, call: &str, bytes: Option<Vec<u8>>) -> Result<(), JsValue> {
+        self.outcome = None;
+        self.bytes = bytes;
+        self.call = Some(parse(call).map_err(thrown)?);
+        Ok(())
+    }
+
+    /// Computes the prepared call. The stack may be suspended meanwhile.
+    pub fn run(&mut self) {
+        self.outcome = self.call.take().map(|call| call.run(&mut self.tab, &mut self.bytes));
+    }
+
+    /// Takes the result of `run` as JSON.
+    pub fn outcome(&mut self) -> Result<String, JsValue> {
+        // Default: a call that was not run has no result.
+        self.outcome.take().unwrap_or(Err(TabError::NotReady)).map_err(thrown)
+    }
+
+    /// Takes the bytes that `run` returned.
+    #[wasm_bindgen(js_name = takeBytes)]
+    pub fn take_bytes(&mut self) -> Option<Vec<u8>> {
+        self.bytes.take()
     }
 
     /// Cancels the answer.
@@ -78,13 +107,13 @@ fn block_file(handle: Option<FileSystemSyncAccessHandle>) -> Box<dyn BlockFile> 
     }
 }
 
-pub(super) fn parse<T: DeserializeOwned>(options: &str) -> Result<T, TabError> {
+fn parse<T: DeserializeOwned>(options: &str) -> Result<T, TabError> {
     serde_json::from_str(options)
         .map_err(|error| TabError::Invalid { what: "options", reason: error.to_string() })
 }
 
 /// Converts an error to the JSON that the worker throws as a `NestlingError`.
-pub(super) fn thrown(error: TabError) -> JsValue {
+fn thrown(error: TabError) -> JsValue {
     let value = serde_json::json!({
         "kind": error.kind(),
         "message": error.to_string(),
