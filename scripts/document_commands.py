@@ -80,12 +80,20 @@ STAND_INS = {
 
 # Options that documents name without a command, and the program that has them.
 FOREIGN_OPTIONS = {
+    "--discovery-backend": "Dynamo",
+    "--event-plane": "Dynamo",
     "--features": "cargo",
     "--language": "uniffi-bindgen",
+    "--migration-limit": "Dynamo's frontend",
     "--profile": "cargo",
+    "--reasoning-parser": "apps/dynamo",
     "--release": "cargo",
+    "--request-plane": "Dynamo",
+    "--router-mode": "Dynamo's frontend",
     "--self-test": "nestling-desktop",
     "--show-output": "test programs",
+    "--tokenizer": "apps/dynamo",
+    "--tool-call-parser": "apps/dynamo",
     "--workspace": "cargo",
     "--fmad": "NVRTC",
 }
