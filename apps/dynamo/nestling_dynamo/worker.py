@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import AsyncGenerator, Sequence
@@ -41,6 +42,7 @@ class NestlingEngine(LLMEngine):
         self._model: nestling.Model | None = None
         self._answers: dict[str, nestling.Answer] = {}
         self._metrics = WorkerMetrics(lambda: self._opened().status(), arguments.level)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = threading.Event()
         self._reporter: threading.Thread | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -59,6 +61,7 @@ class NestlingEngine(LLMEngine):
 
     async def start(self, worker_id: int) -> EngineConfig:
         """Opens the model."""
+        self._loop = asyncio.get_running_loop()
         asked = self._arguments
         self._model = await nestling.open_async(
             asked.model,
@@ -122,12 +125,26 @@ class NestlingEngine(LLMEngine):
             raise _typed(error) from error
 
     def _end(self, answer: nestling.Answer) -> None:
-        """Counts an answer. One that is still being computed is cancelled first."""
+        """Counts an answer. One that is still being computed is cancelled first.
+
+        Dynamo may drop a generator on a thread without an event loop.
+        """
+        if answer.finished is None:
+            answer.cancel()
+        # A loop that is closed counts nothing.
+        with contextlib.suppress(RuntimeError):
+            self._running_loop().call_soon_threadsafe(self._count, answer)
+
+    def _running_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            raise RuntimeError("the engine was not started")
+        return self._loop
+
+    def _count(self, answer: nestling.Answer) -> None:
         if answer.finished is not None:
             self._metrics.finished(answer.finished)
             return
-        answer.cancel()
-        task = asyncio.get_running_loop().create_task(self._count_end(answer))
+        task = self._running_loop().create_task(self._count_end(answer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
