@@ -70,6 +70,26 @@ python_environment() {
     python3 -m venv "$1"
 }
 
+# build_wheels FOLDER: builds the wheels of the Python package and of its model.
+build_wheels() {
+    local wheel_tools=$tools/wheels cargo
+    python_environment "$wheel_tools"
+    "$wheel_tools/bin/pip" install --quiet --only-binary :all: maturin==1.16.0 hatchling==1.33.0
+    # maturin builds one crate, for which cargo would select other features of dependencies and build them again. This
+    # stand-in for cargo builds the whole workspace as the tests do, and maturin takes the module out of it.
+    cargo=$(mktemp)
+    cat >"$cargo" <<END
+#!/bin/sh
+[ "\$1" = rustc ] || exec cargo "\$@"
+exec cargo build --locked --workspace --lib --bins --test tidy --message-format json-render-diagnostics --manifest-path "$PWD/Cargo.toml"
+END
+    chmod +x "$cargo"
+    apps/python/licences.sh
+    (cd apps/python && CARGO=$cargo CARGO_TARGET_DIR=$target "$wheel_tools/bin/maturin" build --quiet --profile dev --locked --out "$1")
+    (cd apps/python/storyteller && PATH="$wheel_tools/bin:$PATH" "$wheel_tools/bin/hatchling" build -t wheel -d "$1")
+    rm "$cargo"
+}
+
 # Path of Mesa's description of its software Vulkan driver; empty if it is not installed.
 find_lavapipe() { find /usr/share/vulkan/icd.d -name 'lvp_icd*.json' 2>/dev/null | head -n 1; }
 

@@ -55,6 +55,9 @@ REASONS = [
     (r"^apps/python/licences\.sh$", "writes into the source tree; `.ci/python` does the same"),
     (r"^maturin build ", "builds for minutes; `.ci/python` builds the wheel"),
     (r"^pip install apps/python/storyteller$", "needs a package registry for its build backend; `.ci/python` does the same"),
+    (r"^pip install .*-r apps/dynamo/requirements", "needs a package registry; `.ci/dynamo` does the same"),
+    (r"^python -m dynamo\.frontend ", "needs Dynamo; `.ci/dynamo` starts the same frontend"),
+    (r"^DYN_SYSTEM_PORT=.* python -m nestling_dynamo ", "needs Dynamo; `.ci/dynamo` starts the same worker"),
     (r"^cargo install .*uniffi@", "needs a package registry; `.ci/mobile` installs the generator"),
     (r"^cargo rustc .*-p nestling-mobile ", "needs Xcode"),
     (r"^cargo build --release -p nestling-mobile$", "builds for minutes; `.ci/mobile` uses the same library"),
@@ -77,12 +80,20 @@ STAND_INS = {
 
 # Options that documents name without a command, and the program that has them.
 FOREIGN_OPTIONS = {
+    "--discovery-backend": "Dynamo",
+    "--event-plane": "Dynamo",
     "--features": "cargo",
     "--language": "uniffi-bindgen",
+    "--migration-limit": "Dynamo's frontend",
     "--profile": "cargo",
+    "--reasoning-parser": "apps/dynamo",
     "--release": "cargo",
+    "--request-plane": "Dynamo",
+    "--router-mode": "Dynamo's frontend",
     "--self-test": "nestling-desktop",
     "--show-output": "test programs",
+    "--tokenizer": "apps/dynamo",
+    "--tool-call-parser": "apps/dynamo",
     "--workspace": "cargo",
     "--fmad": "NVRTC",
 }

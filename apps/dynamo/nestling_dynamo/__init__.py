@@ -1,0 +1,1 @@
+"""A worker of NVIDIA Dynamo that serves a model with Nestling."""
