@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::num::NonZero;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::{self, available_parallelism};
 
 use nestling_core::backend::Backend;
@@ -11,6 +11,7 @@ use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::group::{Group, RankError};
 use nestling_core::runner::{ModelRunner, RunnerLimits};
+use nestling_core::sync::whole;
 use nestling_cpu::Cpu;
 use nestling_cpu::kernels::Kernels;
 use nestling_cpu::threads::ThreadPool;
@@ -26,11 +27,11 @@ use crate::options::RankOptions;
 use crate::queue_group::QueueGroup;
 use crate::rank_memory::RankMemory;
 use crate::rank_thread::{FollowerThread, Seat, join, serve};
-use crate::recovery::{RankThread, Recovery, Start, seat};
+use crate::recovery::{Connect, RankThread, Recovery, Start, seat};
 use crate::renewable_group::RenewableGroup;
 
 /// Backends of ranks that are threads. A closure that returns the backend of a rank implements it.
-pub trait RankBackends<B>: Send + Sync {
+pub trait RankBackends<B>: Send {
     /// Returns the connection of a rank from its member of a group.
     fn connect(&self, member: QueueGroup) -> Arc<dyn Group> {
         Arc::new(member)
@@ -44,7 +45,7 @@ pub trait RankBackends<B>: Send + Sync {
     fn backend(&self, group: &Arc<dyn Group>) -> Result<B, EngineError>;
 }
 
-impl<B, F: Fn(&Arc<dyn Group>) -> Result<B, EngineError> + Send + Sync> RankBackends<B> for F {
+impl<B, F: Fn(&Arc<dyn Group>) -> Result<B, EngineError> + Send> RankBackends<B> for F {
     fn backend(&self, group: &Arc<dyn Group>) -> Result<B, EngineError> {
         self(group)
     }
@@ -91,15 +92,16 @@ pub fn open_on_backends<B: Backend + 'static>(
     cancel: &CancelToken,
 ) -> Result<Model, EngineError> {
     ranks.check()?;
-    let backends: Arc<dyn RankBackends<B>> = Arc::new(backends);
+    let backends: SharedBackends<B> = Arc::new(Mutex::new(backends));
     let budget = engine.budget();
     let free = budget.total_bytes().map(|_| budget.available_bytes() / ranks.ranks as u64);
     let memory_limit = free.into_iter().chain(options.memory_limit).min();
     let options = ModelOptions { memory_limit, ..options.clone() };
     let group = QueueGroup::of_threads(ranks.ranks, ranks.timeout).into_iter();
-    let group = group.map(|member| Arc::new(RenewableGroup::new(backends.connect(member))));
+    let group =
+        group.map(|member| Arc::new(RenewableGroup::new(whole(backends.lock()).connect(member))));
     let group: Vec<_> = group.collect();
-    let of_rank = |rank: &Arc<RenewableGroup>| backends.backend(&as_group(rank));
+    let of_rank = |rank: &Arc<RenewableGroup>| whole(backends.lock()).backend(&as_group(rank));
     let opened = group.iter().map(of_rank).collect::<Result<Vec<_>, _>>()?;
     let mut members = group.into_iter().zip(opened);
     let (first, own) = members.next().invariant("a group has a first rank")?;
@@ -183,6 +185,9 @@ pub fn open_on_processes(
     let runner = Box::new(LeadRunner::new(parts.runner, group).with_separate_memory());
     Model::from_parts(engine, ModelParts { runner, device, ..parts }).map(Some)
 }
+
+/// Backends of the ranks, for as long as the model is open.
+type SharedBackends<B> = Arc<Mutex<dyn RankBackends<B>>>;
 
 /// A rank other than 0, before it is opened.
 struct Follower<B> {
@@ -287,14 +292,14 @@ fn as_group(rank: &Arc<RenewableGroup>) -> Arc<dyn Group> {
 }
 
 /// Returns the function that connects ranks to later groups.
-fn connect<B: 'static>(backends: &Arc<dyn RankBackends<B>>) -> crate::recovery::Connect {
+fn connect<B: 'static>(backends: &SharedBackends<B>) -> Connect {
     let backends = Arc::clone(backends);
-    Arc::new(move |member| backends.connect(member))
+    Arc::new(move |member| whole(backends.lock()).connect(member))
 }
 
 /// Returns the function that starts replacements of lost ranks.
 fn replacements<B: Backend + 'static>(
-    backends: Arc<dyn RankBackends<B>>,
+    backends: SharedBackends<B>,
     source: ModelSource,
     options: &ModelOptions,
     engine: &Engine,
@@ -308,7 +313,7 @@ fn replacements<B: Backend + 'static>(
         let within = OpenWithin { budget: Budget::new(None), threads };
         let replacement = Replacement { within, expected, reservations };
         let follower = Follower {
-            backend: backends.backend(&as_group(&seat.rank))?,
+            backend: whole(backends.lock()).backend(&as_group(&seat.rank))?,
             source: source.another()?,
             options: options.clone(),
             opens: Opens::Again(Box::new(replacement)),
