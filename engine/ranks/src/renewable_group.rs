@@ -23,7 +23,8 @@ impl RenewableGroup {
     /// Replaces the group by a new one, in which this rank has the same share.
     pub fn replace(&self, group: Arc<dyn Group>) {
         let before = std::mem::replace(&mut *whole(self.current.write()), group);
-        add(&mut *whole(self.past.lock()), before.counters());
+        let mut past = whole(self.past.lock());
+        add(&mut past, before.counters());
     }
 
     fn current(&self) -> Arc<dyn Group> {

@@ -352,8 +352,7 @@ impl ModelParts {
         progress: &mut dyn FnMut(OpenProgress),
         cancel: &CancelToken,
     ) -> Result<Self, EngineError> {
-        let resources =
-            Resources { budget: &within.budget, threads: within.threads, engine: None };
+        let resources = Resources { budget: &within.budget, threads: within.threads, engine: None };
         Self::open_with(backend, &resources, source, options, progress, cancel)
     }
 
