@@ -1,6 +1,5 @@
 //! Opening of a model over ranks that are threads.
 
-use std::collections::VecDeque;
 use std::num::NonZero;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, available_parallelism};
@@ -135,25 +134,16 @@ pub fn open_on_backends<B: Backend + 'static>(
             return Err(cause_of(error, threads));
         }
     };
-    let ranks_of_threads = threads.into_iter().zip(ends).zip(of_ranks.into_iter().skip(1));
+    let of_others = of_ranks.into_iter().skip(1);
+    let threads = threads.into_iter().zip(ends).zip(of_others).map(|((thread, ends), memory)| {
+        let (groups, orphan) = ends;
+        RankThread { thread, groups, orphan, memory }
+    });
     let recovery = Recovery {
-        options: ranks,
-        own: Arc::clone(&first),
-        threads: ranks_of_threads
-            .map(|((thread, (groups, orphan)), memory)| RankThread {
-                thread,
-                groups,
-                orphan,
-                memory,
-            })
-            .collect(),
+        threads: threads.collect(),
         connect: connect(&backends),
         start: replacements(backends, again, &options, engine, &parts),
-        budget: budget.clone(),
-        memory,
-        recent: VecDeque::new(),
-        unrestored: Vec::new(),
-        given_up: None,
+        ..Recovery::new(ranks, Arc::clone(&first), budget.clone(), memory)
     };
     let device = format!("{}, {} ranks", parts.device, ranks.ranks);
     let runner = Box::new(LeadRunner::new(parts.runner, first).with_recovery(recovery));

@@ -80,6 +80,27 @@ pub fn seat(rank: Arc<RenewableGroup>) -> (Sender<Arc<dyn Group>>, Seat) {
 }
 
 impl Recovery {
+    /// Creates the state of a model of which no rank was lost, without threads and the means to start them.
+    pub fn new(
+        options: RankOptions,
+        own: Arc<RenewableGroup>,
+        budget: Budget,
+        memory: RankMemory,
+    ) -> Self {
+        Self {
+            options,
+            own,
+            threads: Vec::new(),
+            connect: Arc::new(|member| Arc::new(member)),
+            start: Box::new(|_, _| Err(EngineError::EngineClosed)),
+            budget,
+            memory,
+            recent: VecDeque::new(),
+            unrestored: Vec::new(),
+            given_up: None,
+        }
+    }
+
     /// Fails if a loss was not recovered from.
     pub fn check(&self) -> Result<(), RankError> {
         self.given_up.clone().map_or(Ok(()), Err)
