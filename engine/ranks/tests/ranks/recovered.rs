@@ -266,26 +266,26 @@ const MODELS: [&str; 2] = ["tiny-qwen3-moe", "families/qwen3-next"];
 
 #[test]
 fn a_rank_that_ends_at_any_exchange_is_replaced() {
-    watched(|| {
-        for name in MODELS {
-            for (residence, loss) in
-                [(Residence::Owned, Loss::Panic), (Residence::Streamed, Loss::Return)]
-            {
+    for name in MODELS {
+        for (residence, loss) in
+            [(Residence::Owned, Loss::Panic), (Residence::Streamed, Loss::Return)]
+        {
+            watched(move || {
                 let folder = tempfile::tempdir().unwrap();
                 lose_on_threads(&tiny(folder.path(), name, residence, 8), loss, 1);
-            }
+            });
         }
-    });
+    }
 }
 
 #[test]
 fn a_rank_that_stalls_at_any_exchange_is_replaced() {
-    watched(|| {
-        for (name, residence) in MODELS.into_iter().zip([Residence::Streamed, Residence::Owned]) {
+    for (name, residence) in MODELS.into_iter().zip([Residence::Streamed, Residence::Owned]) {
+        watched(move || {
             let folder = tempfile::tempdir().unwrap();
             lose_on_threads(&tiny(folder.path(), name, residence, 3), Loss::Stall, 4);
-        }
-    });
+        });
+    }
 }
 
 #[test]
