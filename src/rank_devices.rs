@@ -93,7 +93,8 @@ impl RankDevices {
         self.devices.iter().for_each(|device| device.keep_in_host(share));
     }
 
-    /// Opens a model over the ranks. Its outputs have the bits of one rank on such a device.
+    /// Opens a model over the ranks. Its outputs have the bits of one rank on such a device. A rank that is lost later is
+    /// replaced on the same device.
     ///
     /// # Errors
     /// Fails as [`open_on_threads`] does, or with an error of a device.
@@ -111,21 +112,31 @@ impl RankDevices {
             }
             #[cfg(feature = "cuda")]
             OpenDevice::Cuda(_) => {
-                let of_rank = |group: &GroupRef| match &self.devices[group.share().rank] {
-                    OpenDevice::Cuda(gpu) => {
-                        Ok(nestling_cuda::in_group(gpu.again()?, group.clone()))
-                    }
+                let again = |device: &OpenDevice| match device {
+                    OpenDevice::Cuda(gpu) => Ok(gpu.again()?),
                     other => Err(mixed(self.first(), other)),
+                };
+                // Held by the model, which opens the GPU of a lost rank again.
+                let gpus =
+                    self.devices.iter().map(again).collect::<Result<Vec<_>, EngineError>>()?;
+                let of_rank = move |group: &GroupRef| {
+                    let gpu = gpus[group.share().rank].again()?;
+                    Ok(nestling_cuda::in_group(gpu, group.clone()))
                 };
                 open_on_backends(of_rank, engine, source, options, self.ranks, progress, cancel)
             }
             #[cfg(feature = "wgpu")]
             OpenDevice::Wgpu(_) => {
-                let of_rank = |group: &GroupRef| match &self.devices[group.share().rank] {
-                    OpenDevice::Wgpu(gpu) => {
-                        Ok(nestling_wgpu::in_group(gpu.again()?, group.clone()))
-                    }
+                let again = |device: &OpenDevice| match device {
+                    OpenDevice::Wgpu(gpu) => Ok(gpu.again()?),
                     other => Err(mixed(self.first(), other)),
+                };
+                // Held by the model, which opens the GPU of a lost rank again.
+                let gpus =
+                    self.devices.iter().map(again).collect::<Result<Vec<_>, EngineError>>()?;
+                let of_rank = move |group: &GroupRef| {
+                    let gpu = gpus[group.share().rank].again()?;
+                    Ok(nestling_wgpu::in_group(gpu, group.clone()))
                 };
                 open_on_backends(of_rank, engine, source, options, self.ranks, progress, cancel)
             }

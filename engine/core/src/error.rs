@@ -306,7 +306,9 @@ impl EngineError {
     pub fn class(&self) -> ErrorClass {
         match self {
             _ if self.internal().is_some() => ErrorClass::Broken,
-            Self::Rank(RankError::Failed { failure, .. }) => failure.class,
+            Self::Rank(
+                RankError::Failed { failure, .. } | RankError::NotReplaced { failure, .. },
+            ) => failure.class,
             Self::Limit { .. }
             | Self::ContextFull { .. }
             | Self::LevelMissing { .. }

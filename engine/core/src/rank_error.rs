@@ -10,7 +10,8 @@ use crate::error_class::ErrorClass;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RankError {
-    /// A rank ended or was silent for longer than the timeout. The group cannot be used any more.
+    /// A rank ended or was silent for longer than the timeout. The group cannot be used any more. A model whose ranks are
+    /// threads replaces the rank instead of returning this error.
     #[error("rank {rank} was lost: {cause}")]
     Lost {
         /// The lost rank.
@@ -24,6 +25,17 @@ pub enum RankError {
         /// The rank whose step failed.
         rank: usize,
         /// Error of that rank.
+        failure: Failure,
+    },
+    /// A rank was lost and could not be replaced, for example because memory is short. The group cannot be used any
+    /// more.
+    #[error("rank {rank} was lost ({cause}) and cannot be replaced: {}", failure.reason)]
+    NotReplaced {
+        /// The lost rank.
+        rank: usize,
+        /// Observation by which the loss was noticed.
+        cause: LossCause,
+        /// Error of the replacement.
         failure: Failure,
     },
     /// A rank is at another exchange, or sent a message of a wrong size. The group cannot be used any more.

@@ -26,6 +26,18 @@ pub enum Command {
         state: StateId,
         bytes: Vec<u8>,
     },
+    /// Writes a page on replacements of lost ranks.
+    RestorePage {
+        ranks: Vec<usize>,
+        page: PageId,
+        bytes: Vec<u8>,
+    },
+    /// Writes a recurrent state on replacements of lost ranks.
+    RestoreState {
+        ranks: Vec<usize>,
+        state: StateId,
+        bytes: Vec<u8>,
+    },
     /// The model is closed.
     Close,
 }

@@ -20,7 +20,7 @@ pub fn follow(runner: &mut dyn ModelRunner, group: &dyn Group) -> Result<(), Eng
         if matches!(order.command, Command::Close) {
             return Ok(());
         }
-        let result = carry_out(runner, order.command);
+        let result = carry_out(runner, group.share().rank, order.command);
         // Default: resident experts are not counted.
         let expert_bytes = runner.expert_memory().map_or(0, |memory| memory.used_bytes());
         // Rank 0 returns the error of a failed command.
@@ -29,7 +29,11 @@ pub fn follow(runner: &mut dyn ModelRunner, group: &dyn Group) -> Result<(), Eng
     }
 }
 
-fn carry_out(runner: &mut dyn ModelRunner, command: Command) -> Result<StepStats, EngineError> {
+fn carry_out(
+    runner: &mut dyn ModelRunner,
+    rank: usize,
+    command: Command,
+) -> Result<StepStats, EngineError> {
     let done = |()| StepStats::default();
     match command {
         Command::Step(batch) => {
@@ -45,6 +49,13 @@ fn carry_out(runner: &mut dyn ModelRunner, command: Command) -> Result<StepStats
         }
         Command::WritePage { page, bytes } => runner.write_page(page, &bytes).map(done),
         Command::WriteState { state, bytes } => runner.write_state(state, &bytes).map(done),
+        Command::RestorePage { ranks, page, bytes } if ranks.contains(&rank) => {
+            runner.write_page(page, &bytes).map(done)
+        }
+        Command::RestoreState { ranks, state, bytes } if ranks.contains(&rank) => {
+            runner.write_state(state, &bytes).map(done)
+        }
+        Command::RestorePage { .. } | Command::RestoreState { .. } => Ok(StepStats::default()),
         Command::Close => Ok(StepStats::default()),
     }
 }

@@ -1,13 +1,12 @@
 //! The runner of rank 0, which the step loop calls as if there were no other ranks.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use nestling_core::batch::Batch;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::expert_memory::ExpertMemory;
-use nestling_core::group::Group;
+use nestling_core::group::{Group, RankError};
 use nestling_core::kv_cache::PageId;
 use nestling_core::recurrent::StateId;
 use nestling_core::routing_recorder::RoutingRecorder;
@@ -15,9 +14,9 @@ use nestling_core::runner::{ModelRunner, RunnerLimits, StepFuture, StepOutput};
 use nestling_import::ModelConfig;
 
 use crate::command::{Command, Order, Report, encode, settle};
-
-/// A thread of a rank other than 0.
-pub type FollowerThread = JoinHandle<Result<(), EngineError>>;
+use crate::rank_thread::FollowerThread;
+use crate::recovery::{Loss, Recovery};
+use crate::written::Written;
 
 /// Runner of rank 0. Closes the other ranks when it is dropped.
 pub struct LeadRunner {
@@ -27,8 +26,16 @@ pub struct LeadRunner {
     memory: Option<Arc<ExpertMemory>>,
     /// Number of ranks that share one budget of experts.
     sharing: u64,
-    /// Threads of the other ranks, if they are of this process.
+    /// Threads of the other ranks, if they are of this process and are not replaced.
     threads: Vec<FollowerThread>,
+    /// Replacement of lost ranks, if the others are threads that can be started again.
+    recovery: Option<Recovery>,
+    /// Pages and states that a replacement needs.
+    written: Written,
+    /// Budget of the experts of one rank in bytes: the one in force, if it was changed, and the one of the last order, if its
+    /// command has not ended yet.
+    expert_share: Option<u64>,
+    ordered_share: Option<u64>,
 }
 
 impl LeadRunner {
@@ -36,7 +43,17 @@ impl LeadRunner {
     pub fn new(runner: Box<dyn ModelRunner>, group: Arc<dyn Group>) -> Self {
         let memory = runner.expert_memory().map(|_| Arc::new(ExpertMemory::new()));
         let sharing = group.share().ranks as u64;
-        Self { runner, group, memory, sharing, threads: Vec::new() }
+        Self {
+            runner,
+            group,
+            memory,
+            sharing,
+            threads: Vec::new(),
+            recovery: None,
+            written: Written::default(),
+            expert_share: None,
+            ordered_share: None,
+        }
     }
 
     /// Gives each rank the whole budget of experts: its memory is its own.
@@ -53,14 +70,22 @@ impl LeadRunner {
         self
     }
 
+    /// Replaces ranks that are lost, and continues the interrupted call.
+    #[must_use]
+    pub(crate) fn with_recovery(mut self, recovery: Recovery) -> Self {
+        self.recovery = Some(recovery);
+        self
+    }
+
     /// Tells the other ranks what to do next.
-    fn order(&self, command: Command) -> Result<(), EngineError> {
+    fn order(&mut self, command: Command) -> Result<(), EngineError> {
+        self.recovery.as_ref().map_or(Ok(()), Recovery::check)?;
         let memory = self.memory.as_ref();
+        let wanted = memory.and_then(|memory| memory.take_wanted()).map(|all| all / self.sharing);
+        self.ordered_share = wanted.or(self.ordered_share);
         let order = Order {
             command,
-            expert_budget: memory
-                .and_then(|memory| memory.take_wanted())
-                .map(|all| all / self.sharing),
+            expert_budget: self.ordered_share,
             // Default: resident experts are not evicted.
             shed_bytes: memory.map_or(0, |memory| memory.take_shed().div_ceil(self.sharing)),
         };
@@ -71,11 +96,15 @@ impl LeadRunner {
 
     /// Agrees on the outcome, and returns the result with the reports of all ranks.
     fn settle<T>(
-        &self,
+        &mut self,
         result: Result<T, EngineError>,
         report: impl FnOnce(&T) -> Report,
     ) -> Result<(T, Vec<Report>), EngineError> {
-        let settled: (T, Vec<Report>) = settle(&*self.group, result, report)??;
+        // After a loss, the next order repeats the budget.
+        let settled: Result<(T, Vec<Report>), _> = settle(&*self.group, result, report)?;
+        let ordered = self.ordered_share.take();
+        let settled = settled?;
+        self.expert_share = ordered.or(self.expert_share);
         if let Some(memory) = &self.memory {
             let held = settled.1.iter().map(|report| report.expert_bytes);
             memory.set_used(held.fold(0, u64::saturating_add));
@@ -88,11 +117,24 @@ impl LeadRunner {
         self.runner.expert_memory().map_or(0, |memory| memory.used_bytes())
     }
 
-    /// Runs a command on all ranks that only changes state.
+    /// Runs a command on all ranks that only changes state, and repeats it after the loss of a rank.
     fn on_all(
         &mut self,
+        command: &dyn Fn() -> Command,
+        own: &dyn Fn(&mut dyn ModelRunner) -> Result<(), EngineError>,
+    ) -> Result<(), EngineError> {
+        loop {
+            match self.on_all_once(command(), own) {
+                Ok(()) => return Ok(()),
+                Err(error) => self.recover(error)?,
+            }
+        }
+    }
+
+    fn on_all_once(
+        &mut self,
         command: Command,
-        own: impl FnOnce(&mut dyn ModelRunner) -> Result<(), EngineError>,
+        own: &dyn Fn(&mut dyn ModelRunner) -> Result<(), EngineError>,
     ) -> Result<(), EngineError> {
         self.order(command)?;
         let done = own(&mut *self.runner);
@@ -101,7 +143,27 @@ impl LeadRunner {
         Ok(())
     }
 
+    /// Computes a step, and repeats it after the loss of a rank.
     async fn run(
+        &mut self,
+        batch: &Batch,
+        cancel: &CancelToken,
+    ) -> Result<StepOutput, EngineError> {
+        loop {
+            match self.run_once(batch, cancel).await {
+                Ok(output) => {
+                    let has_states = self.runner.limits().states > 0;
+                    self.written.mark_step(batch, has_states);
+                    return Ok(output);
+                }
+                // The interrupted step may have overwritten the states that it read.
+                Err(error) if overwrites_states(batch) => return Err(error),
+                Err(error) => self.recover(error)?,
+            }
+        }
+    }
+
+    async fn run_once(
         &mut self,
         batch: &Batch,
         cancel: &CancelToken,
@@ -117,6 +179,85 @@ impl LeadRunner {
         }
         Ok(output)
     }
+
+    /// Rebuilds the group after the loss of a rank, as often as ranks are lost meanwhile. No other call sees a group that
+    /// is not whole.
+    ///
+    /// # Errors
+    /// `error` itself, if it is no loss or ranks are not replaced, and [`RankError::NotReplaced`].
+    fn recover(&mut self, error: EngineError) -> Result<(), EngineError> {
+        let mut error = error;
+        loop {
+            let (EngineError::Rank(RankError::Lost { rank, cause }), Some(recovery)) =
+                (&error, &mut self.recovery)
+            else {
+                return Err(error);
+            };
+            let loss = Loss { rank: *rank, cause: *cause };
+            let rebuilt = recovery.rebuild(loss, self.expert_share);
+            match rebuilt.and_then(|()| self.restore(loss)) {
+                Ok(()) => return Ok(()),
+                Err(next) => error = next,
+            }
+        }
+    }
+
+    /// Gives replacements the budget of experts, the pages and the states.
+    fn restore(&mut self, loss: Loss) -> Result<(), EngineError> {
+        let ranks = self.recovery.as_ref().map(|recovery| recovery.unrestored.clone());
+        // Default: without recovery, no rank is replaced.
+        let ranks = ranks.unwrap_or_default();
+        let restored = if ranks.is_empty() { Ok(()) } else { self.restore_on(&ranks) };
+        // Default: see above.
+        let Some(recovery) = &mut self.recovery else { return restored };
+        match restored {
+            Ok(()) => {
+                recovery.unrestored.clear();
+                tracing::warn!("rank {} was lost ({}) and replaced", loss.rank, loss.cause);
+                Ok(())
+            }
+            Err(error @ EngineError::Rank(RankError::Lost { .. })) => Err(error),
+            Err(error) => Err(recovery.give_up(loss, error.as_failure())),
+        }
+    }
+
+    fn restore_on(&mut self, ranks: &[usize]) -> Result<(), EngineError> {
+        // The interrupted call repeats its own budget.
+        let interrupted = self.ordered_share.take();
+        let restored = self.restore_share().and_then(|()| self.restore_contents(ranks));
+        self.ordered_share = interrupted;
+        restored
+    }
+
+    /// Sets the budget of experts that is in force, if it was changed since the model was opened.
+    fn restore_share(&mut self) -> Result<(), EngineError> {
+        if self.expert_share.is_none() {
+            return Ok(());
+        }
+        self.ordered_share = self.expert_share;
+        self.on_all_once(Command::ChangeExpertMemory, &|runner| runner.change_expert_memory())
+    }
+
+    fn restore_contents(&mut self, ranks: &[usize]) -> Result<(), EngineError> {
+        let none = &|_: &mut dyn ModelRunner| Ok(());
+        for page in self.written.pages() {
+            let (ranks, bytes) = (ranks.to_vec(), self.runner.read_page(page)?);
+            self.on_all_once(Command::RestorePage { ranks, page, bytes }, none)?;
+        }
+        for state in self.written.states() {
+            let (ranks, bytes) = (ranks.to_vec(), self.runner.read_state(state)?);
+            self.on_all_once(Command::RestoreState { ranks, state, bytes }, none)?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns true if a step writes a state that it reads.
+fn overwrites_states(batch: &Batch) -> bool {
+    let mut tracks = batch.sequences.iter().map(|sequence| &sequence.states);
+    tracks.any(|track| {
+        track.from.is_some_and(|from| track.to.iter().any(|write| write.state == from))
+    })
 }
 
 impl ModelRunner for LeadRunner {
@@ -137,7 +278,8 @@ impl ModelRunner for LeadRunner {
     }
 
     fn change_expert_memory(&mut self) -> Result<(), EngineError> {
-        self.on_all(Command::ChangeExpertMemory, |runner| runner.change_expert_memory())
+        let own = &|runner: &mut dyn ModelRunner| runner.change_expert_memory();
+        self.on_all(&|| Command::ChangeExpertMemory, own)
     }
 
     fn routing_recorder(&self) -> Option<Arc<RoutingRecorder>> {
@@ -149,8 +291,11 @@ impl ModelRunner for LeadRunner {
     }
 
     fn copy_page(&mut self, source: PageId, destination: PageId) -> Result<(), EngineError> {
-        let command = Command::CopyPage { source, destination };
-        self.on_all(command, |runner| runner.copy_page(source, destination))
+        let command = &|| Command::CopyPage { source, destination };
+        let own = &|runner: &mut dyn ModelRunner| runner.copy_page(source, destination);
+        self.on_all(command, own)?;
+        self.written.mark_page(destination);
+        Ok(())
     }
 
     fn read_page(&mut self, page: PageId) -> Result<Vec<u8>, EngineError> {
@@ -159,8 +304,10 @@ impl ModelRunner for LeadRunner {
     }
 
     fn write_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), EngineError> {
-        let command = Command::WritePage { page, bytes: bytes.to_vec() };
-        self.on_all(command, |runner| runner.write_page(page, bytes))
+        let command = &|| Command::WritePage { page, bytes: bytes.to_vec() };
+        self.on_all(command, &|runner| runner.write_page(page, bytes))?;
+        self.written.mark_page(page);
+        Ok(())
     }
 
     fn read_state(&mut self, state: StateId) -> Result<Vec<u8>, EngineError> {
@@ -168,8 +315,10 @@ impl ModelRunner for LeadRunner {
     }
 
     fn write_state(&mut self, state: StateId, bytes: &[u8]) -> Result<(), EngineError> {
-        let command = Command::WriteState { state, bytes: bytes.to_vec() };
-        self.on_all(command, |runner| runner.write_state(state, bytes))
+        let command = &|| Command::WriteState { state, bytes: bytes.to_vec() };
+        self.on_all(command, &|runner| runner.write_state(state, bytes))?;
+        self.written.mark_state(state);
+        Ok(())
     }
 }
 
@@ -177,7 +326,8 @@ impl Drop for LeadRunner {
     fn drop(&mut self) {
         // A lost rank may never end, so only ranks that were told are waited for.
         if self.order(Command::Close).is_ok() {
-            for thread in self.threads.drain(..) {
+            let replaceable = self.recovery.iter_mut().flat_map(|all| all.threads.drain(..));
+            for thread in self.threads.drain(..).chain(replaceable.map(|rank| rank.thread)) {
                 // A panic or an error of a rank was reported by the step that it ended.
                 let _ = thread.join();
             }

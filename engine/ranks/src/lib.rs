@@ -14,7 +14,9 @@
 //! ```
 //!
 //! A rank whose step fails takes part in the next exchange with its failure, so that all ranks leave a step at the
-//! same exchange, and the group stays usable. A rank that ends or is silent is lost, and so is the group.
+//! same exchange, and the group stays usable. A rank that ends or is silent is lost, and so is the group. If the ranks are
+//! threads of [`open_on_threads`], rank 0 starts a replacement, gives it the pages and states, and computes the interrupted
+//! step again.
 //!
 //! ```
 //! use std::thread;
@@ -40,13 +42,21 @@ mod lead;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 mod open;
+mod options;
 mod queue_group;
+mod rank_memory;
+mod rank_thread;
+mod recovery;
+mod renewable_group;
 mod runners;
+mod workers;
+mod written;
 
 pub use follow::follow;
-pub use lead::{FollowerThread, LeadRunner};
-pub use open::{
-    RANKS_MAX, RankOptions, open_on_backends, open_on_processes, open_on_threads, open_on_workers,
-};
+pub use lead::LeadRunner;
+pub use open::{RankBackends, open_on_backends, open_on_processes, open_on_threads};
+pub use options::{RANKS_MAX, RankOptions};
 pub use queue_group::QueueGroup;
+pub use rank_thread::FollowerThread;
 pub use runners::{OpenRunner, lead_on_threads};
+pub use workers::open_on_workers;

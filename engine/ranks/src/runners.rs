@@ -11,7 +11,8 @@ use nestling_formats::Invariant;
 use crate::command::settle;
 use crate::follow::follow;
 use crate::lead::LeadRunner;
-use crate::open::{RankOptions, cause_of};
+use crate::open::cause_of;
+use crate::options::RankOptions;
 use crate::queue_group::QueueGroup;
 
 /// A runner of one rank, with whatever else its opening returned.

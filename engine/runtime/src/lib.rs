@@ -77,7 +77,7 @@ pub use event::{Event, FinishReason, GenerationSummary, HiddenRow, Stats, TokenE
 pub use generate::{AnswerFuture, EventStream, Generation};
 pub use identity::ModelIdentity;
 pub use input::{Conversation, Input, Prompt};
-pub use load::{ModelSource, OpenProgress};
+pub use load::{ModelSource, OpenProgress, OpenWithin};
 pub use memory_plan::{MemoryPlan, PlannedResidence};
 pub use model_core::ModelParts;
 pub use nestling_text::{SamplerKind, SamplingOptions, SamplingParams, TokenMask};

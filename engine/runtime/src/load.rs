@@ -20,7 +20,7 @@ use crate::open::Model;
 use crate::options::ModelOptions;
 use crate::sample_tokens::sample_tokens;
 use nestling_core::backend::Backend;
-use nestling_core::budget::{BudgetExceeded, Purpose, Reservation};
+use nestling_core::budget::{Budget, BudgetExceeded, Purpose, Reservation};
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::group::RankShare;
@@ -143,10 +143,10 @@ impl ModelSource {
         Ok(Some(Arc::new(allocation::choose(store.index(), &options)?)))
     }
 
-    /// Plans the memory within the engine's unreserved budget.
+    /// Plans the memory within the unreserved budget.
     fn memory_plan(
         &self,
-        engine: &Engine,
+        resources: &Resources<'_>,
         options: &ModelOptions,
         config: &ModelConfig,
         allocation: Option<&Allocation>,
@@ -160,7 +160,7 @@ impl ModelSource {
                 let plan = |available| {
                     MemoryPlan::of_rank(store, config, options, allocation, available, share)
                 };
-                let budget = engine.budget();
+                let budget = resources.budget;
                 let available = || {
                     let engine = budget.total_bytes().map(|_| budget.available_bytes());
                     engine.into_iter().chain(options.memory_limit).min()
@@ -170,7 +170,7 @@ impl ModelSource {
                     return first;
                 }
                 // Models being closed release their memory first.
-                engine.core.settle();
+                resources.settle();
                 plan(available())
             }
             #[cfg(not(target_family = "wasm"))]
@@ -288,6 +288,40 @@ impl Model {
     }
 }
 
+/// Memory budget and threads of models that are opened without an engine.
+#[derive(Clone, Debug)]
+pub struct OpenWithin {
+    /// Memory budget. Opening does not wait for other models to release theirs.
+    pub budget: Budget,
+    /// Number of threads that compute experts in host memory.
+    pub threads: usize,
+}
+
+/// Resources of an opening.
+struct Resources<'a> {
+    budget: &'a Budget,
+    threads: usize,
+    /// Engine whose closing models release their memory first.
+    engine: Option<&'a Engine>,
+}
+
+impl Resources<'_> {
+    /// Waits until the models being closed have released their memory.
+    fn settle(&self) {
+        if let Some(engine) = self.engine {
+            engine.core.settle();
+        }
+    }
+
+    /// Reserves bytes of the budget, waiting first for closing models to release theirs if necessary.
+    fn reserve(&self, purpose: Purpose, bytes: u64) -> Result<Reservation, BudgetExceeded> {
+        self.budget.reserve(purpose, bytes).or_else(|_| {
+            self.settle();
+            self.budget.reserve(purpose, bytes)
+        })
+    }
+}
+
 impl ModelParts {
     /// Opens the components of a model, or of a rank's share of it if the backend belongs to a group.
     ///
@@ -296,6 +330,35 @@ impl ModelParts {
     pub fn open<B: Backend>(
         backend: B,
         engine: &Engine,
+        source: ModelSource,
+        options: &ModelOptions,
+        progress: &mut dyn FnMut(OpenProgress),
+        cancel: &CancelToken,
+    ) -> Result<Self, EngineError> {
+        let (budget, threads) = (engine.budget(), engine.core.pool.threads());
+        let resources = Resources { budget, threads, engine: Some(engine) };
+        Self::open_with(backend, &resources, source, options, progress, cancel)
+    }
+
+    /// Opens the components as [`ModelParts::open`] does, without an engine: also on behalf of a running step.
+    ///
+    /// # Errors
+    /// Fails as [`ModelParts::open`] does.
+    pub fn open_within<B: Backend>(
+        backend: B,
+        within: &OpenWithin,
+        source: ModelSource,
+        options: &ModelOptions,
+        progress: &mut dyn FnMut(OpenProgress),
+        cancel: &CancelToken,
+    ) -> Result<Self, EngineError> {
+        let resources = Resources { budget: &within.budget, threads: within.threads, engine: None };
+        Self::open_with(backend, &resources, source, options, progress, cancel)
+    }
+
+    fn open_with<B: Backend>(
+        backend: B,
+        resources: &Resources<'_>,
         source: ModelSource,
         options: &ModelOptions,
         progress: &mut dyn FnMut(OpenProgress),
@@ -311,14 +374,14 @@ impl ModelParts {
         let text = ModelText::read(&source)?;
         let config = source.config()?;
         check_context_length(options, &config)?;
-        let plan = source.memory_plan(engine, options, &config, allocation.as_deref(), share)?;
+        let plan = source.memory_plan(resources, options, &config, allocation.as_deref(), share)?;
         if let Some(store) = source.store() {
             // With little memory, a second copy in the page cache would displace useful data.
             let is_short = plan.residence == PlannedResidence::Streamed;
             store.storage().pass_page_cache(is_short && options.reads.direct);
         }
         let (source, identity) = source.experts(&config, options.level, allocation.clone())?;
-        let reserve = |purpose, bytes| reserve(engine, purpose, bytes);
+        let reserve = |purpose, bytes| resources.reserve(purpose, bytes);
         let reservations = vec![
             reserve(Purpose::Weights, plan.weight_bytes)?,
             reserve(Purpose::KeyValue, plan.kv_bytes)?,
@@ -333,8 +396,7 @@ impl ModelParts {
         };
         let sample = sample_tokens(text.tokenizer.as_ref(), config.vocab_size)?;
         let device = backend.name();
-        let host =
-            HostOptions { experts: options.host_experts, threads: engine.core.pool.threads() };
+        let host = HostOptions { experts: options.host_experts, threads: resources.threads };
         let opened = open_runner(backend, source, options, &plan, host, progress, cancel)?;
         let (runner, dual) = with_dual(opened, options, &sample, cancel)?;
         let eos = &text.defaults.eos_token_ids;
@@ -446,14 +508,6 @@ fn check_context_length(options: &ModelOptions, config: &ModelConfig) -> Result<
         }
         _ => Ok(()),
     }
-}
-
-/// Reserves bytes of the budget, waiting first for closing models to release theirs if necessary.
-fn reserve(engine: &Engine, purpose: Purpose, bytes: u64) -> Result<Reservation, BudgetExceeded> {
-    engine.budget().reserve(purpose, bytes).or_else(|_| {
-        engine.core.settle();
-        engine.budget().reserve(purpose, bytes)
-    })
 }
 
 struct ModelText {

@@ -13,4 +13,6 @@ mod opened;
 #[cfg(test)]
 mod planned;
 #[cfg(test)]
+mod recovered;
+#[cfg(test)]
 mod sampled;
