@@ -67,7 +67,7 @@ pub use nestling_formats as formats;
 pub use nestling_guide as guide;
 pub use nestling_import as import;
 pub use nestling_ranks as ranks;
-pub use nestling_runtime::system_memory as system;
+pub use nestling_threads::system_memory as system;
 #[cfg(feature = "wgpu")]
 pub use nestling_wgpu as wgpu;
 

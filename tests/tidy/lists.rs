@@ -53,7 +53,7 @@ pub const UNSAFE_FILES: &[&str] = &[
     "engine/experts/src/reads/staging.rs",
     "engine/threads/src/threads.rs",
     "engine/ranks/src/mpi.rs",
-    "engine/runtime/src/system_memory/process.rs",
+    "engine/threads/src/system_memory/process.rs",
     "engine/runtime/tests/allocation.rs",
     "engine/template/tests/hostile.rs",
     "engine/text/tests/hostile.rs",

@@ -16,7 +16,7 @@ use nestling_import::ModelConfig;
 use crate::command::{Command, Order, Report, encode, settle};
 use crate::rank_thread::FollowerThread;
 use crate::recovery::{Loss, Recovery};
-use crate::written::Written;
+use crate::written::WrittenMemory;
 
 /// Runner of rank 0. Closes the other ranks when it is dropped.
 pub struct LeadRunner {
@@ -31,7 +31,7 @@ pub struct LeadRunner {
     /// Replacement of lost ranks, if the others are threads that can be started again.
     recovery: Option<Recovery>,
     /// Pages and states that a replacement needs.
-    written: Written,
+    written: WrittenMemory,
     /// Budget of the experts of one rank in bytes: the one in force, if it was changed, and the one of the last order, if its
     /// command has not ended yet.
     expert_share: Option<u64>,
@@ -50,7 +50,7 @@ impl LeadRunner {
             sharing,
             threads: Vec::new(),
             recovery: None,
-            written: Written::default(),
+            written: WrittenMemory::default(),
             expert_share: None,
             ordered_share: None,
         }

@@ -6,7 +6,7 @@ use nestling_core::recurrent::StateId;
 
 /// Pages and states that were written since the model was opened.
 #[derive(Debug, Default)]
-pub struct Written {
+pub struct WrittenMemory {
     pages: Vec<bool>,  // [pages]
     states: Vec<bool>, // [states]
 }
@@ -25,7 +25,7 @@ fn marked(marks: &[bool]) -> impl Iterator<Item = u32> + use<> {
     marked.into_iter()
 }
 
-impl Written {
+impl WrittenMemory {
     pub fn mark_page(&mut self, page: PageId) {
         mark(&mut self.pages, page.0);
     }

@@ -64,7 +64,6 @@ mod starting;
 pub mod status;
 mod step_loop;
 mod stored_pages;
-pub mod system_memory;
 
 pub use capabilities::Capabilities;
 pub use chat::Chat;

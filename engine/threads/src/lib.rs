@@ -1,4 +1,4 @@
-//! Threads that compute a step together, and what the machine gives them.
+//! Threads that compute a step together, and what the machine gives them: cores, bandwidth, memory.
 //!
 //! ```
 //! use nestling_threads::bandwidth::read_bandwidth;
@@ -11,6 +11,7 @@
 
 mod affinity;
 pub mod bandwidth;
+pub mod system_memory;
 pub mod thread_count;
 pub mod threads;
 

@@ -78,6 +78,7 @@ impl ShardedStorage {
 /// Compares a shard's header with the index.
 fn check_shard(storage: &FileStorage, index: &Index, number: u32) -> Result<(), StoreError> {
     let mut bytes = [0; HEADER_BYTES];
+    // Default: a length beyond the address space exceeds the header.
     let length = usize::try_from(storage.len()).unwrap_or(usize::MAX).min(HEADER_BYTES);
     let error = |source| StoreError::io(storage.name(), "read", 0, length, source);
     storage.read_at(0, &mut bytes[..length]).map_err(error)?;
@@ -94,6 +95,7 @@ impl Index {
         let fault = |reason: String| StoreError::Shard {
             file: file.to_owned(),
             shard: number.saturating_add(1),
+            // Default: unreachable, since the number of shards was read as `u32`.
             shards: u32::try_from(self.shards.len()).unwrap_or(u32::MAX),
             reason,
         };
