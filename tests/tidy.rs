@@ -344,11 +344,11 @@ fn every_shader_has_a_bench_row() {
 
 /// Limits, only ever lowered: defaults without a `// Default:`, tuple parameters, constants for absent values.
 const CEILINGS: &[(&str, [usize; 3])] = &[
-    ("apps", [0, 0, 42]),
+    ("apps", [0, 0, 41]),
     ("engine", [0, 0, 142]),
     ("formats", [0, 0, 66]),
     ("kernels", [0, 0, 9]),
-    ("shaders", [0, 0, 6]),
+    ("shaders", [0, 0, 5]),
     ("src", [0, 0, 1]),
 ];
 

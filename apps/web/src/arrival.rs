@@ -20,7 +20,7 @@ const REPAIRS_MAX: u32 = 3;
 #[derive(Debug)]
 pub enum Arrival {
     /// A store, usable from its first level on.
-    Store(StoreArrival),
+    Store(Box<StoreArrival>),
     /// A GGUF file, usable once it is whole.
     Gguf(GgufArrival),
 }
@@ -32,7 +32,9 @@ impl Arrival {
     /// Fails as [`StoreArrival::open`] and [`GgufArrival::open`] do, and for a level of a GGUF file, which has none.
     pub fn open(storage: Arc<RangeStorage>, level: Option<Level>) -> Result<Self, TabError> {
         match (storage.starts_with(MAGIC)?, level) {
-            (false, _) => StoreArrival::open(storage, level).map(Self::Store),
+            (false, _) => {
+                StoreArrival::open(storage, level).map(|store| Self::Store(Box::new(store)))
+            }
             (true, None) => GgufArrival::open(storage).map(Self::Gguf),
             (true, Some(_)) => {
                 let reason = "a GGUF file has no levels".into();
