@@ -58,6 +58,8 @@ struct Input {
     answers: Vec<Answer>,
     config: Option<Vec<u8>>,
     survey: bool,
+    /// Opens stores by ranges.
+    by_ranges: bool,
 }
 
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
@@ -277,7 +279,7 @@ fn server() -> &'static Server {
     })
 }
 
-fn options(folder: &Path) -> HubOptions {
+fn options(folder: &Path, by_ranges: bool) -> HubOptions {
     HubOptions {
         endpoint: server().home.clone(),
         downloads: folder.join("hub"),
@@ -297,6 +299,7 @@ fn options(folder: &Path) -> HubOptions {
         },
         offline: false,
         in_place: false,
+        by_ranges,
         room: u64::MAX,
     }
 }
@@ -329,7 +332,8 @@ fuzz_target!(|input: Input| {
         let mut script = server().script.lock().unwrap();
         *script = Script { input: Some(Arc::new(input.clone())), next: 0, leaked: false };
     }
-    let (options, reference) = (options(folder.path()), Reference::parse("a/b", "main").unwrap());
+    let options = options(folder.path(), input.by_ranges);
+    let reference = Reference::parse("a/b", "main").unwrap();
     if input.survey {
         let _ = survey(&reference, None, &options, &NoObserver);
     } else if let Ok(obtained) = obtain(&reference, None, &options, &NoObserver) {
