@@ -327,18 +327,12 @@ impl NestlingGenerateOptions {
     /// As [`Self::read`].
     unsafe fn choice(&self, tools: &[ToolSchema]) -> Result<ToolChoice, Failure> {
         // SAFETY: as the caller says.
-        let choice = match unsafe { given::optional("tool_choice", self.tool_choice) }? {
-            None | Some("auto") => ToolChoice::Auto,
-            Some("none") => ToolChoice::None,
-            Some("required") => ToolChoice::Required,
-            Some(name) => ToolChoice::Named(name.to_owned()),
-        };
-        match choice {
-            ToolChoice::Required | ToolChoice::Named(_) if tools.is_empty() => {
-                Err(Failure::caller("tool_choice: the conversation has no tools"))
-            }
-            choice => Ok(choice),
+        let choice = unsafe { given::optional("tool_choice", self.tool_choice) }?;
+        let choice = ToolChoice::of_name(choice);
+        if choice.must_call() && tools.is_empty() {
+            return Err(Failure::caller("tool_choice: the conversation has no tools"));
         }
+        Ok(choice)
     }
 }
 

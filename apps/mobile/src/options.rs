@@ -290,18 +290,11 @@ impl GenerateOptions {
 }
 
 fn choice(said: Option<&str>, tools: &[ToolSchema]) -> Result<ToolChoice, NestlingError> {
-    let choice = match said {
-        None | Some("auto") => ToolChoice::Auto,
-        Some("none") => ToolChoice::None,
-        Some("required") => ToolChoice::Required,
-        Some(name) => ToolChoice::Named(name.to_owned()),
-    };
-    match choice {
-        ToolChoice::Required | ToolChoice::Named(_) if tools.is_empty() => {
-            Err(NestlingError::Caller("tool_choice: the conversation has no tools".into()))
-        }
-        choice => Ok(choice),
+    let choice = ToolChoice::of_name(said);
+    if choice.must_call() && tools.is_empty() {
+        return Err(NestlingError::Caller("tool_choice: the conversation has no tools".into()));
     }
+    Ok(choice)
 }
 
 fn refused(error: GuideError) -> NestlingError {

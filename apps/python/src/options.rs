@@ -78,18 +78,11 @@ fn form(fields: &mut Map<String, Value>) -> Result<Option<Arc<dyn ConstraintSour
 }
 
 fn choice(said: Option<String>, tools: &[ToolSchema]) -> Result<ToolChoice, Failure> {
-    let choice = match said.as_deref() {
-        None | Some("auto") => ToolChoice::Auto,
-        Some("none") => ToolChoice::None,
-        Some("required") => ToolChoice::Required,
-        Some(name) => ToolChoice::Named(name.to_owned()),
-    };
-    match choice {
-        ToolChoice::Required | ToolChoice::Named(_) if tools.is_empty() => {
-            Err(Failure::caller("tool_choice: the conversation has no tools"))
-        }
-        choice => Ok(choice),
+    let choice = ToolChoice::of_name(said.as_deref());
+    if choice.must_call() && tools.is_empty() {
+        return Err(Failure::caller("tool_choice: the conversation has no tools"));
     }
+    Ok(choice)
 }
 
 fn refused(error: GuideError) -> Failure {

@@ -108,18 +108,11 @@ pub struct AskedOptions {
 }
 
 fn choice(said: Option<&str>, tools: &[ToolSchema]) -> Result<ToolChoice, TabError> {
-    let choice = match said {
-        None | Some("auto") => ToolChoice::Auto,
-        Some("none") => ToolChoice::None,
-        Some("required") => ToolChoice::Required,
-        Some(name) => ToolChoice::Named(name.to_owned()),
-    };
-    match choice {
-        ToolChoice::Required | ToolChoice::Named(_) if tools.is_empty() => {
-            Err(invalid("toolChoice", "the conversation has no tools"))
-        }
-        choice => Ok(choice),
+    let choice = ToolChoice::of_name(said);
+    if choice.must_call() && tools.is_empty() {
+        return Err(invalid("toolChoice", "the conversation has no tools"));
     }
+    Ok(choice)
 }
 
 fn invalid(what: &'static str, reason: &str) -> TabError {

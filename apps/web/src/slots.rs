@@ -59,12 +59,15 @@ impl SessionSlot {
 
     /// Returns the session on a model.
     pub(crate) fn on(&mut self, model: &Model) -> Result<&mut Session, EngineError> {
-        if self.session.is_none() {
-            let mut session = model.session();
-            session.append(&self.tokens)?;
-            self.session = Some(session);
-        }
-        Ok(self.session.get_or_insert_with(|| model.session()))
+        let session = match self.session.take() {
+            Some(session) => session,
+            None => {
+                let mut session = model.session();
+                session.append(&self.tokens)?;
+                session
+            }
+        };
+        Ok(self.session.insert(session))
     }
 
     /// Ends the session, and keeps its tokens.

@@ -34,6 +34,28 @@ pub enum ToolChoice {
 }
 
 impl ToolChoice {
+    /// Reads "auto", "none", "required" or the name of a tool. `None` means "auto".
+    ///
+    /// ```
+    /// use nestling_guide::ToolChoice;
+    ///
+    /// assert!(ToolChoice::of_name(Some("weather")).must_call());
+    /// assert!(!ToolChoice::of_name(None).must_call());
+    /// ```
+    pub fn of_name(said: Option<&str>) -> Self {
+        match said {
+            None | Some("auto") => Self::Auto,
+            Some("none") => Self::None,
+            Some("required") => Self::Required,
+            Some(name) => Self::Named(name.to_owned()),
+        }
+    }
+
+    /// Returns whether the model must call a tool.
+    pub fn must_call(&self) -> bool {
+        matches!(self, Self::Required | Self::Named(_))
+    }
+
     /// Returns the tools that a conversation has under this choice.
     pub fn tools<'a>(&self, tools: &'a [ToolSchema]) -> &'a [ToolSchema] {
         match self {
