@@ -15,7 +15,7 @@ use nestling_experts::expert::{
 use nestling_experts::reads::{ReadClass, ReadMethod, ReadOptions, ReadRequest, Reads};
 use nestling_experts::residency::ExpertTable;
 use nestling_formats::nested::{Layout, merge_p3_p4};
-use nestling_formats::store::{Digits, PartItem, Store, StoreError};
+use nestling_formats::store::{Digits, Group, PartItem, Store, StoreError};
 use nestling_formats::{Level, Plane};
 use nestling_import::Checkpoint;
 use nestling_runtime::model::RunnerOptions;
