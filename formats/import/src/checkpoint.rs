@@ -17,6 +17,7 @@ use crate::weight_files::{not_a_checkpoint, open_weights, read_error, read_small
 use crate::{ElementType, GenerationDefaults, ImportError, ModelConfig, ModelShape};
 
 mod companions;
+mod fetched;
 mod gguf;
 mod scaled;
 mod slices;
@@ -26,6 +27,7 @@ mod unknown;
 use companions::Companion;
 
 pub use crate::weight_files::TensorInfo;
+pub use fetched::{FetchedRuns, SourceRun};
 pub use scaled::ScaledScratch;
 pub use slices::{FloatPlace, MatrixPlace};
 
@@ -370,9 +372,13 @@ impl Checkpoint {
     }
 
     fn file_of(&self, tensor: &TensorInfo) -> Result<&SourceFile, ImportError> {
-        self.files.get(tensor.file).ok_or_else(|| ImportError::MissingTensor {
+        self.file_at(tensor.file)
+    }
+
+    fn file_at(&self, number: usize) -> Result<&SourceFile, ImportError> {
+        self.files.get(number).ok_or_else(|| ImportError::MissingTensor {
             file: self.directory.display().to_string(),
-            tensor: format!("of file {}", tensor.file),
+            tensor: format!("of file {number}"),
         })
     }
 

@@ -55,6 +55,15 @@ impl DirectFile {
         let there = read_blocks(&self.0, offset - head as u64, out, head + length)?;
         Ok(there.then_some(start + head..start + head + length))
     }
+
+    /// Fills whole blocks up to byte `needed` of `out`, starting at `offset` of the file, a multiple of a block.
+    /// Returns false like [`Self::read`] returns `None`.
+    pub(crate) fn read_into(&self, offset: u64, needed: usize, out: &mut [u8]) -> io::Result<bool> {
+        if out.len() < needed || is_cached(&self.0, offset, needed) {
+            return Ok(false);
+        }
+        read_blocks(&self.0, offset, out, needed)
+    }
 }
 
 /// Fills whole blocks up to byte `needed` of `out`, starting at `offset` of the file. Returns false if the

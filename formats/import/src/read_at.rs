@@ -90,8 +90,11 @@ impl HeaderFile {
     }
 }
 
+/// Block size in bytes of a buffer for direct reads. Disks require at most this alignment.
+pub(crate) const RUN_BLOCK: usize = 4096;
+
 /// Maximum number of buffer bytes that [`SourceFile::read_run`] uses in addition to the requested ones.
-pub(crate) const RUN_ROOM: usize = 4 * 4096;
+pub(crate) const RUN_ROOM: usize = 4 * RUN_BLOCK;
 
 /// Bytes of a file that is not on the disk, or not as a file of its own. Reads may run on several threads at once.
 pub trait ByteSource: Send + Sync {
@@ -217,6 +220,20 @@ impl SourceFile {
         buffer.resize(length.max(buffer.len()), 0);
         self.read_exact_at(offset, &mut buffer[..length])?;
         Ok(0..length)
+    }
+
+    /// Reads `length` bytes at `offset` of the file into whole blocks. They start in `out` at the remainder of
+    /// `offset` divided by [`RUN_BLOCK`].
+    pub(crate) fn read_blocks(&self, offset: u64, length: usize, out: &mut [u8]) -> io::Result<()> {
+        let head = (offset % RUN_BLOCK as u64) as usize;
+        #[cfg(target_os = "linux")]
+        if let Some(direct) = self.file().and_then(OpenFile::direct_file)
+            && direct.read_into(offset - head as u64, head + length, out)?
+        {
+            return Ok(());
+        }
+        let out = out.get_mut(head..).and_then(|out| out.get_mut(..length));
+        self.read_exact_at(offset, out.ok_or(io::ErrorKind::InvalidInput)?)
     }
 
     /// Returns true if the path and the open file have the same state as at opening.

@@ -277,6 +277,8 @@ impl Bench<'_> {
             true => read_options(store, self.console),
             false => ReadOptions::default(),
         };
+        // As when a model is opened: a second copy in the page cache would take the memory of experts.
+        store.storage().pass_page_cache(options.is_streamed(store) && reads.direct);
         let options = options.with(reads, observer.recorder());
         let started = Instant::now();
         let mut arm = Arm::open(store, &options, device, cancel)?;

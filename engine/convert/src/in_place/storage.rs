@@ -10,11 +10,11 @@ use nestling_formats::nested::{
     Layout, NestedError, PlaneForm, ScaledForm, ScaledParts, ScaledPlanes, pack_scaled_plane,
 };
 use nestling_formats::store::{
-    Digits, Encoding, Extent, Group, GroupId, Index, Matrix, Part, PartItem, Storage,
+    Digits, Encoding, Extent, Group, GroupId, Index, Matrix, Part, PartItem, RangeSource, Storage,
     StorageChanged,
 };
 use nestling_formats::{FloatId, Plane};
-use nestling_import::checkpoint::{Asset, MatrixPlace, ScaledScratch};
+use nestling_import::checkpoint::{Asset, FetchedRuns, MatrixPlace, ScaledScratch, SourceRun};
 use nestling_import::{Checkpoint, ImportError};
 
 use crate::convert::matrix_id;
@@ -32,6 +32,8 @@ struct ReadTarget<'a> {
     /// Byte range in the extent.
     range: Range<usize>,
     out: &'a mut [u8],
+    /// Blocks of the file that were read before.
+    fetched: FetchedRuns<'a>,
 }
 
 impl ReadTarget<'_> {
@@ -153,7 +155,7 @@ impl InPlaceStorage {
         let range = start..parts[parts.len() - 1].range.end;
         if wanted.range.start <= start && range.end <= wanted.range.end {
             let into = start - wanted.range.start..range.end - wanted.range.start;
-            return self.fill(source, parts, &mut wanted.out[into]);
+            return self.fill(source, parts, wanted.fetched, &mut wanted.out[into]);
         }
         for part in parts {
             if !wanted.overlaps(&part.range) {
@@ -165,14 +167,20 @@ impl InPlaceStorage {
                 continue;
             }
             let mut bytes = zeros(part.range.len())?;
-            self.fill(source, std::slice::from_ref(part), &mut bytes)?;
+            self.fill(source, std::slice::from_ref(part), wanted.fetched, &mut bytes)?;
             wanted.take(part.range.start, &bytes);
         }
         Ok(())
     }
 
     /// Fills `out` with some complete planes of a matrix, laid out as in the extent.
-    fn fill(&self, source: &Source<'_>, parts: &[Part], out: &mut [u8]) -> io::Result<()> {
+    fn fill(
+        &self,
+        source: &Source<'_>,
+        parts: &[Part],
+        fetched: FetchedRuns<'_>,
+        out: &mut [u8],
+    ) -> io::Result<()> {
         let Source { matrix, layout, form, .. } = source;
         let planes = ScaledPlanes::new(form, *layout, matrix.rows, matrix.cols);
         let (mut planes, mut rest, mut end) = (planes.map_err(wrong)?, out, parts[0].range.start);
@@ -194,6 +202,7 @@ impl InPlaceStorage {
         let read = self.checkpoint.read_scaled_tiles::<ReadError>(
             &place,
             0..matrix.rows,
+            fetched,
             &mut scratch,
             |first, rows| planes.write(first, rows).map_err(ReadError::Planes),
         );
@@ -308,7 +317,8 @@ impl Storage for InPlaceStorage {
             let count = left.min(out.len() - done);
             let start = usize::try_from(at - extent.offset).map_err(io::Error::other)?;
             let out = &mut out[done..done + count];
-            self.read_extent(extent, ReadTarget { range: start..start + count, out })?;
+            let fetched = FetchedRuns::default();
+            self.read_extent(extent, ReadTarget { range: start..start + count, out, fetched })?;
             done += count;
         }
         // Checked after the read, so that data read before a change is known to be valid.
@@ -318,6 +328,21 @@ impl Storage for InPlaceStorage {
     fn origin(&self, offset: u64) -> Option<String> {
         let tensors = self.index.extent_at(offset).and_then(|extent| self.tensors(extent));
         tensors.or_else(|| Some("the file's header".into()))
+    }
+
+    fn source(&self, offset: u64, length: u64) -> Option<Box<dyn RangeSource + '_>> {
+        let extent = self.index.extent_at(offset);
+        let extent = extent.filter(|it| it.offset == offset && it.length == length)?;
+        let group = self.index.group_of(extent).filter(|group| group.id.expert().is_some())?;
+        let (mut runs, mut bytes) = (Vec::new(), 0usize);
+        for matrix in &group.matrices {
+            let place = self.checkpoint.matrix(matrix_id(&group.id, matrix)).ok()?;
+            for run in self.checkpoint.source_runs(&place)? {
+                bytes = bytes.checked_add(run.buffer_bytes()?)?;
+                runs.push(run);
+            }
+        }
+        Some(Box::new(ExtentSource { storage: self, extent, runs, bytes }))
     }
 
     fn pass_page_cache(&self, passes: bool) {
@@ -330,6 +355,30 @@ impl Storage for InPlaceStorage {
 
     fn check_unchanged(&self, _: u64, _: u64) -> io::Result<()> {
         self.checkpoint.check_unchanged().map_err(failed)
+    }
+}
+
+/// Blocks of the file that one expert is built from.
+struct ExtentSource<'a> {
+    storage: &'a InPlaceStorage,
+    extent: &'a Extent,
+    runs: Vec<SourceRun>,
+    /// Buffer size in bytes of the runs.
+    bytes: usize,
+}
+
+impl RangeSource for ExtentSource<'_> {
+    fn buffer_bytes(&self) -> usize {
+        self.bytes
+    }
+
+    fn read(&self, buffer: &mut [u8]) -> io::Result<()> {
+        self.storage.checkpoint.fetch_runs(&self.runs, buffer).map_err(failed)
+    }
+
+    fn build(&self, buffer: &[u8], out: &mut [u8]) -> io::Result<()> {
+        let fetched = FetchedRuns::new(&self.runs, buffer);
+        self.storage.read_extent(self.extent, ReadTarget { range: 0..out.len(), out, fetched })
     }
 }
 

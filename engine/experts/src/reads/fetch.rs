@@ -3,7 +3,7 @@
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use nestling_formats::store::{Extent, StoreError};
+use nestling_formats::store::{Extent, RangeSource, StoreError};
 
 use super::buffers::ArrivedPlane;
 use super::options::RETRIES_MAX;
@@ -18,7 +18,7 @@ pub(super) fn fetch(shared: &SharedReads, job: &QueuedRead) -> Result<ArrivedPla
         check_present(shared, &job.extent)?;
         let plane = match read_direct(shared, &job.extent)? {
             Some(plane) => plane,
-            None => read_through_storage(shared, &job.extent)?,
+            None => read_through_storage(shared, job)?,
         };
         shared.landed(job);
         shared.check(&job.extent, plane.as_ref())?;
@@ -86,8 +86,13 @@ fn read_direct(_: &SharedReads, _: &Extent) -> Result<Option<ArrivedPlane>, Engi
 
 fn read_through_storage(
     shared: &SharedReads,
-    extent: &Extent,
+    job: &QueuedRead,
 ) -> Result<ArrivedPlane, EngineError> {
+    let extent = &job.extent;
+    let source = shared.store().storage().source(extent.offset, extent.length);
+    if let Some(source) = source.filter(|it| shared.has_source_room(it.buffer_bytes())) {
+        return read_derived(shared, job, &*source);
+    }
     let length = plane_length(extent)?;
     let mut buffer = shared.pool.take(length)?;
     let bytes = &mut buffer.bytes_mut()[..length];
@@ -99,6 +104,26 @@ fn read_through_storage(
         retries += 1;
         shared.count_retry();
     }
+    Ok(buffer.arrived(0..length))
+}
+
+/// Reads the source of a derived extent and builds the extent, while other threads read.
+fn read_derived(
+    shared: &SharedReads,
+    job: &QueuedRead,
+    source: &dyn RangeSource,
+) -> Result<ArrivedPlane, EngineError> {
+    let failed = |error| shared.store().read_error(&job.extent, error);
+    let bytes = source.buffer_bytes();
+    let mut read = shared.pool.take(bytes)?;
+    source.read(&mut read.bytes_mut()[..bytes]).map_err(failed)?;
+    shared.landed(job);
+    let length = plane_length(&job.extent)?;
+    let mut buffer = shared.pool.take(length)?;
+    let built = source.build(&read.bytes()[..bytes], &mut buffer.bytes_mut()[..length]);
+    // Checked after the read: bytes that changed are reported as such, not as wrong blocks.
+    shared.store().check_unchanged(&job.extent)?;
+    built.map_err(failed)?;
     Ok(buffer.arrived(0..length))
 }
 

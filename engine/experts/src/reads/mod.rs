@@ -30,6 +30,7 @@ mod wake_event;
 mod workers;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use nestling_formats::store::{Extent, Store};
@@ -282,8 +283,10 @@ impl Reads {
     }
 
     /// Sets the maximum bytes of planes, unused buffers and memory registered with a ring. Unused buffers may
-    /// take the part not taken by planes.
-    pub fn set_memory_bytes(&self, bytes: u64) {
+    /// take the part not taken by planes. `spare` bytes of it are never taken by planes: there, sources of
+    /// derived planes are read.
+    pub fn set_memory_bytes(&self, bytes: u64, spare: u64) {
+        self.shared.source_bytes.store(spare, Ordering::Relaxed);
         self.shared.pool.set_total(bytes.saturating_sub(self.shared.staging_bytes()));
     }
 

@@ -47,6 +47,8 @@ pub(super) struct SharedReads {
     retries: AtomicU64,
     staged: AtomicU64,
     staging_bytes: AtomicU64,
+    /// Maximum bytes of buffers for the sources of derived extents.
+    pub source_bytes: AtomicU64,
     #[cfg(target_os = "linux")]
     wake: OnceLock<WakeEvent>,
 }
@@ -90,6 +92,7 @@ impl SharedReads {
             retries: AtomicU64::new(0),
             staged: AtomicU64::new(0),
             staging_bytes: AtomicU64::new(0),
+            source_bytes: AtomicU64::new(options.pool_bytes),
             #[cfg(target_os = "linux")]
             wake: OnceLock::new(),
         }
@@ -116,6 +119,18 @@ impl SharedReads {
             Checks::Done => self.store.check(extent, bytes),
             Checks::LeftOut => Ok(()),
         }
+    }
+
+    /// Returns the number of threads that read. Of a derived store, some build extents while others read.
+    pub fn reader_threads(&self) -> usize {
+        let builders = if self.store.is_derived() { self.depth.div_ceil(2) } else { 0 };
+        self.depth + builders
+    }
+
+    /// Returns whether every reader thread may have a buffer of `bytes` bytes for a source.
+    pub fn has_source_room(&self, bytes: usize) -> bool {
+        let all = (bytes as u64).saturating_mul(self.reader_threads() as u64);
+        all <= self.source_bytes.load(Ordering::Relaxed)
     }
 
     pub fn lock(&self) -> MutexGuard<'_, ReadState> {
@@ -326,6 +341,7 @@ impl SharedReads {
         let known = state.stop(job.ticket, now);
         if known {
             state.checking.push(job.clone());
+            self.work.notify_one();
         }
         known
     }

@@ -41,7 +41,7 @@ impl Workers {
             return Ok(workers);
         }
         workers.method = ReadMethod::Threads;
-        for _ in 0..shared.depth {
+        for _ in 0..shared.reader_threads() {
             spawn_reader(&workers.threads, shared)?;
         }
         if let Some(timeout) = shared.timeout {

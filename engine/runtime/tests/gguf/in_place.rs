@@ -1,18 +1,21 @@
 //! GGUF files run in place, with unchanged weights.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 
 use nestling_convert::in_place::open_in_place;
+use nestling_core::driver::block_on;
+use nestling_core::error::EngineError;
 use nestling_core::weights::ActivationMode;
 use nestling_cpu::Cpu;
 use nestling_experts::expert::source::ExpertSource;
 use nestling_experts::expert::{
     CheckpointSource, HostOptions, Prefetch, StoreSource, StreamOptions,
 };
-use nestling_experts::reads::ReadOptions;
+use nestling_experts::reads::{ReadClass, ReadMethod, ReadOptions, ReadRequest, Reads};
 use nestling_experts::residency::ExpertTable;
 use nestling_formats::nested::{Layout, merge_p3_p4};
-use nestling_formats::store::{Digits, PartItem, Store, StoreError};
+use nestling_formats::store::{Digits, Group, PartItem, Store, StoreError};
 use nestling_formats::{Level, Plane};
 use nestling_import::Checkpoint;
 use nestling_runtime::model::RunnerOptions;
@@ -138,6 +141,38 @@ fn a_file_in_place_is_streamed_within_a_budget() {
     }
 }
 
+/// Threads that read blocks past the page cache, while others build experts, deliver the bytes of plain reads.
+#[test]
+fn experts_built_beside_reads_are_those_of_plain_reads() {
+    for name in ["qwen3-moe", "k-quants", "gpt-oss"] {
+        let store = store(name, Digits::Merged);
+        let is_expert = |group: &&Group| group.id.expert().is_some();
+        let experts = store.groups().iter().filter(is_expert);
+        let extents: Vec<_> =
+            experts.map(|group| store.extent(group, Plane::P2).unwrap()).collect();
+        let expected: Vec<_> =
+            extents.iter().map(|it| store.read_extent_vec(it).unwrap()).collect();
+        store.storage().pass_page_cache(true);
+        let source = store.storage().source(extents[0].offset, extents[0].length);
+        assert_eq!(source.is_some(), store.storage().passes_page_cache(), "{name}");
+        assert!(store.storage().source(extents[0].offset, extents[0].length - 1).is_none());
+        for (method, depth) in [(ReadMethod::Inline, 1), (ReadMethod::Threads, 3)] {
+            let options = ReadOptions { method, depth, ..ReadOptions::default() };
+            let reads = Reads::open(Arc::clone(&store), &options).unwrap();
+            for (tag, extent) in (0..).zip(&extents) {
+                let extent = (*extent).clone();
+                reads.submit(ReadRequest { tag, extent, class: ReadClass::Urgent });
+            }
+            let next = || poll_fn(|context| reads.poll_next(context));
+            for _ in &extents {
+                let done = block_on(next());
+                let found = done.result.unwrap();
+                assert!(found.as_ref() == expected[done.tag as usize], "{name} {}", done.tag);
+            }
+        }
+    }
+}
+
 /// A file that changes between reads is an error, never wrong weights.
 #[test]
 fn a_file_that_changed_is_an_error() {
@@ -155,4 +190,15 @@ fn a_file_that_changed_is_an_error() {
     std::fs::write(&path, bytes).unwrap();
     let found = store.read_extent_vec(extent);
     assert!(matches!(found, Err(StoreError::Changed { .. })), "{:?}", found.err());
+    let request = ReadRequest { tag: 1, extent: extent.clone(), class: ReadClass::Urgent };
+    store.storage().pass_page_cache(true);
+    let options = ReadOptions { method: ReadMethod::Inline, ..ReadOptions::default() };
+    let reads = Reads::open(Arc::new(store), &options).unwrap();
+    reads.submit(request);
+    let found = reads.try_next().unwrap().result;
+    let found = found.err().and_then(|error| match error {
+        EngineError::Store(error) => Some(error),
+        _ => None,
+    });
+    assert!(matches!(found, Some(StoreError::Changed { .. })), "{found:?}");
 }

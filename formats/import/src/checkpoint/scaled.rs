@@ -5,6 +5,7 @@ use std::ops::Range;
 use nestling_formats::Invariant;
 use nestling_formats::nested::{ScaledRows, TILE_ROWS};
 
+use super::fetched::FetchedRuns;
 use super::slices::{MatrixPlace, RowSlice};
 use super::{CHUNK_BYTES, Checkpoint};
 use crate::gguf::{BlockType, ScaledBlocks, ScaledRun, WrongBlock, take_units};
@@ -35,11 +36,13 @@ pub struct ScaledScratch {
 
 /// Size of one read.
 #[derive(Clone, Copy)]
-struct ReadSteps {
+struct ReadSteps<'a> {
     /// Approximate number of bytes.
     bytes: usize,
     /// Multiple to which the number of rows is rounded.
     rows: usize,
+    /// Bytes that need no read.
+    fetched: FetchedRuns<'a>,
 }
 
 /// Blocks of consecutive rows, with their location.
@@ -139,7 +142,7 @@ impl Checkpoint {
         let blocks = blocks_of(place)?;
         let mut out = blocks.rows(rows.len(), place.cols())?;
         let (mut bytes, mut turned, mut done) = (Vec::new(), ScaledRows::default(), 0);
-        let steps = ReadSteps { bytes: CHUNK_BYTES, rows: 1 };
+        let steps = ReadSteps { bytes: CHUNK_BYTES, rows: 1, fetched: FetchedRuns::default() };
         self.visit_blocks(place, rows, steps, &mut bytes, |read| {
             self.transcode(blocks, &read, &mut turned, &mut ScaledRun::from_row(&mut out, done))?;
             done += read.rows;
@@ -149,7 +152,7 @@ impl Checkpoint {
     }
 
     /// Reads rows in tiles of sixteen; the last tile may have fewer. `each` receives a tile and the index of
-    /// its first row relative to `rows`.
+    /// its first row relative to `rows`. Bytes in `fetched` are not read again.
     ///
     /// # Errors
     /// The errors of [`Self::read_scaled_rows`], and errors returned by `each`.
@@ -157,6 +160,7 @@ impl Checkpoint {
         &self,
         place: &MatrixPlace<'_>,
         rows: Range<usize>,
+        fetched: FetchedRuns<'_>,
         scratch: &mut ScaledScratch,
         mut each: impl FnMut(usize, &ScaledRows) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -165,7 +169,7 @@ impl Checkpoint {
         let ScaledScratch { blocks: bytes, turned, tile } = scratch;
         let (count, cols) = (rows.len(), place.cols());
         let (mut done, mut filled) = (0, 0);
-        let steps = ReadSteps { bytes: READ_BYTES, rows: TILE_ROWS };
+        let steps = ReadSteps { bytes: READ_BYTES, rows: TILE_ROWS, fetched };
         self.visit_blocks(place, rows, steps, bytes, |mut read| {
             let of_row = read.bytes.len() / read.rows;
             while read.rows > 0 {
@@ -211,7 +215,7 @@ impl Checkpoint {
         &self,
         place: &MatrixPlace<'_>,
         rows: Range<usize>,
-        steps: ReadSteps,
+        steps: ReadSteps<'_>,
         bytes: &mut Vec<u8>,
         mut each: impl FnMut(Blocks<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
@@ -225,7 +229,8 @@ impl Checkpoint {
             let units = taken_units(part, blocks)?;
             let kind = blocks.kind;
             let row_blocks = part.source[1] / kind.elements();
-            let passes = self.file_of(part.tensor)?.passes_page_cache();
+            let file = self.file_of(part.tensor)?;
+            let passes = steps.fetched.is_empty() && file.passes_page_cache();
             let bytes_max = if passes { steps.bytes.max(DIRECT_BYTES) } else { steps.bytes };
             let together = (bytes_max / (row_blocks * kind.bytes()).max(1)).max(1);
             let together = together.next_multiple_of(steps.rows);
@@ -239,8 +244,14 @@ impl Checkpoint {
                 let length = count * row_blocks * kind.bytes();
                 let first = part.first_element(at(row)) / kind.elements() as u64;
                 let offset = first * kind.bytes() as u64;
-                let range = self.read_run(part.tensor, offset, length, bytes)?;
-                let bytes = &bytes[range];
+                let at = part.tensor.offset.saturating_add(offset);
+                let bytes = match steps.fetched.find(part.tensor.file, at, length) {
+                    Some(bytes) => bytes,
+                    None => {
+                        let range = self.read_run(part.tensor, offset, length, bytes)?;
+                        &bytes[range]
+                    }
+                };
                 each(Blocks { part, units: units.as_deref(), first, bytes, rows: count })?;
                 row += count;
             }

@@ -50,7 +50,7 @@ pub use plan::{Measures, SectionPlan, StorePlan};
 pub use read::{OpenOptions, Store};
 pub use rows::{RowError, RowScratch, StoredRows};
 pub use shards::shard_path;
-pub use storage::{FilePart, FileStorage, MemoryStorage, Storage};
+pub use storage::{FilePart, FileStorage, MemoryStorage, RangeSource, Storage};
 pub use verify::{VerifyProgress, VerifyReport};
 pub use writer::StoreWriter;
 

@@ -48,6 +48,14 @@ pub trait Storage: Send + Sync {
         None
     }
 
+    /// Returns the source of a derived range, if reading it and building the range are separate steps. A reader
+    /// can then read the sources of other ranges while it builds one. Returns `None` if only
+    /// [`Self::read_at`] is supported.
+    fn source(&self, offset: u64, length: u64) -> Option<Box<dyn RangeSource + '_>> {
+        let _ = (offset, length);
+        None
+    }
+
     /// Requests that subsequent reads bypass the page cache where possible. Used when memory is short and the
     /// reader keeps the data in its own memory. Direct reads of [`Self::files`] are not affected.
     fn pass_page_cache(&self, passes: bool) {
@@ -68,6 +76,25 @@ pub trait Storage: Send + Sync {
         let _ = (offset, length);
         Ok(())
     }
+}
+
+/// Source of a derived range of bytes.
+pub trait RangeSource {
+    /// Returns the buffer size in bytes that the source needs, a multiple of 4,096.
+    fn buffer_bytes(&self) -> usize;
+
+    /// Reads the source into a buffer of [`Self::buffer_bytes`] bytes. Reads that bypass the page cache require
+    /// a buffer aligned to 4,096 bytes.
+    ///
+    /// # Errors
+    /// The errors of [`Storage::read_at`].
+    fn read(&self, buffer: &mut [u8]) -> io::Result<()>;
+
+    /// Fills `out` with the range, built from the source in `buffer`.
+    ///
+    /// # Errors
+    /// The errors of [`Storage::read_at`].
+    fn build(&self, buffer: &[u8], out: &mut [u8]) -> io::Result<()>;
 }
 
 /// A range of a store's bytes within a plain file.

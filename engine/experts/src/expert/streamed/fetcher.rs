@@ -59,9 +59,9 @@ pub(super) struct Arrival {
 
 impl Fetcher {
     /// Creates a fetcher with an empty queue.
-    pub fn new(reads: Reads, extents: ExtentTable, options: &StreamOptions) -> Self {
+    pub fn new(reads: Reads, extents: ExtentTable, options: &StreamOptions, spare: u64) -> Self {
         reads.set_pool_bytes(0);
-        reads.set_memory_bytes(options.budget_bytes);
+        reads.set_memory_bytes(options.budget_bytes, spare);
         Self {
             reads,
             extents,
@@ -80,9 +80,9 @@ impl Fetcher {
         self.recorder = recorder;
     }
 
-    /// Sets the maximum bytes of planes and unused buffers together.
-    pub fn set_memory_bytes(&self, bytes: u64) {
-        self.reads.set_memory_bytes(bytes);
+    /// Sets the maximum bytes of planes and unused buffers together, and those that planes never take.
+    pub fn set_memory_bytes(&self, bytes: u64, spare: u64) {
+        self.reads.set_memory_bytes(bytes, spare);
     }
 
     pub fn extents(&self) -> &ExtentTable {

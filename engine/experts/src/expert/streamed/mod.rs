@@ -137,7 +137,7 @@ impl<B: Backend> StreamedExperts<B> {
         let device = DeviceTier::new(Arc::clone(&builder), extents.experts_of_layers());
         Ok(Self {
             request: LayerRequest::none(),
-            fetcher: Fetcher::new(reads, extents, options),
+            fetcher: Fetcher::new(reads, extents, options, spare),
             device,
             host: HostTier::new(builder, options.host),
             memory: Arc::new(ExpertMemory::with_map(Arc::clone(residency.map()))),

@@ -169,7 +169,7 @@ impl<B: Backend> StreamedExperts<B> {
             let spare = spare_bytes(wanted, self.residency.table(), self.spare_max);
             result = self.residency.set_budget(wanted - spare, &mut self.evicted);
             if result.is_ok() {
-                self.fetcher.set_memory_bytes(wanted);
+                self.fetcher.set_memory_bytes(wanted, spare);
                 result = self.resize_slots(wanted - spare, encoder);
             }
         }
