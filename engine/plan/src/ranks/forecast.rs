@@ -1,6 +1,6 @@
 //! Speed of a model over ranks.
 
-use nestling_core::group::RankShare;
+use nestling_core::group::{ExpertDivision, RankShare};
 use nestling_core::rank_bytes::group_bytes_elsewhere;
 use nestling_experts::residency::Placement;
 use nestling_formats::store::{GroupId, Index};
@@ -8,7 +8,7 @@ use nestling_import::{FeedForward, ModelConfig};
 
 use super::busiest::busiest_rank_experts;
 use super::fabric::{Fabric, Operation};
-use super::traffic::{ExpertForm, PlannedExchange, Traffic};
+use super::traffic::{PlannedExchange, Traffic};
 use crate::plan::{
     COMPUTE_SHARE, Demand, LAYER_S, LayerDemand, LevelMix, MachineSpeed, NOT_OVERLAPPED, TOKEN_S,
     forecast,
@@ -21,7 +21,7 @@ pub const FURTHER_ROW_SHARE: f64 = 0.2;
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankedModel {
     /// Division of the experts.
-    pub form: ExpertForm,
+    pub division: ExpertDivision,
     /// Demand of each rank.
     pub demands: Vec<Demand>, // [ranks]
     /// Exchanges of a step.
@@ -138,7 +138,7 @@ impl RankedModel {
         config: &ModelConfig,
         whole: &Demand,
         ranks: usize,
-        form: ExpertForm,
+        division: ExpertDivision,
     ) -> Self {
         let demand_of = |share: RankShare| {
             let placement = Placement::of_index(index, config, share);
@@ -153,13 +153,13 @@ impl RankedModel {
                 mixtures.filter(|(_, layer)| matches!(layer.feed_forward, FeedForward::Moe { .. }));
             let layers = mixtures.zip(&whole.layers).map(|((layer, _), demand)| {
                 let mut experts = demand.experts.clone();
-                match form {
-                    ExpertForm::Whole => {
+                match division {
+                    ExpertDivision::Whole => {
                         let mut number = 0u32..;
                         // Default: the number of experts is limited, so there is a next one.
                         experts.retain(|_| placement.holds(layer, number.next().unwrap_or(0)));
                     }
-                    ExpertForm::Sliced => experts.iter_mut().for_each(|expert| {
+                    ExpertDivision::Sliced => experts.iter_mut().for_each(|expert| {
                         expert.plane_bytes =
                             expert.plane_bytes.map(|bytes| bytes.div_ceil(ranks as u64));
                     }),
@@ -173,7 +173,7 @@ impl RankedModel {
             }
         };
         let demands = RankShare { rank: 0, ranks }.all().map(demand_of).collect();
-        Self { form, demands, traffic: Traffic::of_index(index, config, ranks, form) }
+        Self { division, demands, traffic: Traffic::of_index(index, config, ranks, division) }
     }
 
     /// Returns the share of expert uses of the busiest rank over the mean, in the long run: by the measured or assumed
@@ -257,9 +257,9 @@ impl RankedModel {
     /// Returns the expected load of each layer in a step of `rows` rows.
     pub fn loads(&self, rows: usize) -> Vec<ExpertLoad> {
         // A slice of every expert is on each rank, so that all ranks compute the same experts.
-        let ranks = match self.form {
-            ExpertForm::Whole => &self.demands[..],
-            ExpertForm::Sliced => &self.demands[..self.demands.len().min(1)],
+        let ranks = match self.division {
+            ExpertDivision::Whole => &self.demands[..],
+            ExpertDivision::Sliced => &self.demands[..self.demands.len().min(1)],
         };
         // Default: without ranks, there are no layers.
         let layers = ranks.first().map_or(0, |demand| demand.layers.len());
