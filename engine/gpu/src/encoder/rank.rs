@@ -151,6 +151,7 @@ impl<D: Device> Window<'_, D> {
 
     /// Inner width of the whole parts.
     fn width(&self) -> usize {
+        // Default: a window without uses has no values.
         self.uses.first().map_or(0, |used| used.weights.up.outputs.whole)
     }
 
