@@ -54,6 +54,7 @@ pub const UNSAFE_FILES: &[&str] = &[
     "engine/threads/src/threads.rs",
     "engine/ranks/src/mpi.rs",
     "engine/threads/src/system_memory/process.rs",
+    "engine/ranks/tests/ranks/sliced.rs",
     "engine/runtime/tests/allocation.rs",
     "engine/template/tests/hostile.rs",
     "engine/text/tests/hostile.rs",

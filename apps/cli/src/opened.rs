@@ -259,6 +259,7 @@ pub fn model_options(model: &ModelArgs, resources: &ResourceArgs) -> ModelOption
         context_length: context_length(resources.ctx_size),
         kv_tokens: resources.kv_tokens.map(|tokens| tokens as usize),
         host_experts: resources.host.host_experts.into(),
+        expert_division: resources.experts.into(),
         residence: if model.lazy { Residence::Lazy } else { Residence::Auto },
         ..ModelOptions::default()
     }

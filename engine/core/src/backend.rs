@@ -13,6 +13,7 @@ mod encoder;
 mod expert_biases;
 mod needs;
 mod parts;
+mod rank_link;
 mod ranked;
 mod shape;
 mod slot_memory;
@@ -43,7 +44,8 @@ pub use parts::{
     HeldExpert, HostLink, LevelWeights, Linear, Mamba2, MatrixForm, MatrixShape, Outputs,
     PinnedExpert, Router, Routing, ShortConv, SlotPlace,
 };
-pub use ranked::{RankEncoder, RankLink};
+pub use rank_link::RankLink;
+pub use ranked::RankEncoder;
 pub use shape::{HasShape, HoldsLevels, KvPages, RecurrentStates, Shape};
 pub use slot_memory::{CopyFence, NoSlots, PlanePart, SlotMemory};
 

@@ -251,6 +251,16 @@ pub enum EngineError {
         /// System error.
         source: std::io::Error,
     },
+    /// Experts that are sliced over ranks cannot be streamed: every rank would read a slice of each expert that a step
+    /// uses, whose hash is that of the whole.
+    #[error(
+        "experts that are sliced over ranks are held in memory, and {layers} layers of these are streamed; divide \
+         whole experts over the ranks, or give each rank memory for its slices"
+    )]
+    SlicesStreamed {
+        /// Number of layers with experts.
+        layers: usize,
+    },
     /// Another rank of the model failed or was lost.
     #[error(transparent)]
     Rank(#[from] RankError),
@@ -328,6 +338,7 @@ impl EngineError {
             | Self::OutOfStates { .. }
             | Self::Budget(_)
             | Self::MemoryTooSmall(_)
+            | Self::SlicesStreamed { .. }
             | Self::WeightBudget { .. }
             | Self::ExpertBudget { .. }
             | Self::MemoryHeld { .. }

@@ -10,6 +10,8 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 pub use crate::rank_error::{Failure, LossCause, RankError};
 
 /// Number of rows in the units of which a rank's rows consist: one tile of the store's layout.
@@ -65,6 +67,18 @@ pub struct GroupCounters {
     pub sent_bytes: u64,
     /// Bytes received from other ranks, without headers.
     pub received_bytes: u64,
+}
+
+/// Division of experts over the ranks of a model. Never changes a result.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ExpertDivision {
+    /// Each expert belongs to one rank, as in expert parallelism. They can be streamed.
+    #[default]
+    Whole,
+    /// Each rank holds some rows of every expert, as in tensor parallelism. All ranks have the same load in each step.
+    /// A layer whose experts have fewer tiles than there are ranks keeps whole experts.
+    Sliced,
 }
 
 /// Share of a rank in a model.

@@ -1,4 +1,4 @@
-//! Rule of which rows of dense matrices a rank holds, and the sizes that follow from it.
+//! Rule of which rows of dense matrices and sliced experts a rank holds, and the sizes that follow from it.
 
 use std::ops::Range;
 
@@ -17,7 +17,12 @@ pub fn group_bytes_elsewhere(index: &Index, group: &Group, level: Level, share: 
         return 0;
     }
     // Default: a level without a section in the store uses no planes.
-    let planes = index.planes_at(group, level).unwrap_or(0);
+    sliced_bytes_elsewhere(group, index.planes_at(group, level).unwrap_or(0), share)
+}
+
+/// Returns the bytes of the rows that other ranks hold of a group whose matrices are divided by rows, after its first
+/// `planes` planes.
+pub fn sliced_bytes_elsewhere(group: &Group, planes: usize, share: RankShare) -> u64 {
     let elsewhere =
         group.matrices.iter().map(|matrix| match held_rows(matrix.kind, matrix.rows, share) {
             None => 0,
@@ -28,11 +33,17 @@ pub fn group_bytes_elsewhere(index: &Index, group: &Group, level: Level, share: 
     elsewhere.sum()
 }
 
-/// Returns the rows that a rank holds of a dense matrix of `rows` rows, or `None` if every rank holds all: matrices of
+/// Returns the rows that a rank holds of a dense matrix, or one of a sliced expert, of `rows` rows, or `None` if every rank holds all: matrices of
 /// single heads, and those with too few rows.
 pub fn held_rows(kind: MatrixKind, rows: usize, share: RankShare) -> Option<Range<usize>> {
     let is_divided = !matches!(kind, MatrixKind::KeyUp | MatrixKind::ValueUp);
     share.rows(rows).filter(|_| is_divided)
+}
+
+/// Returns whether experts can be sliced: each rank gets some of their inner rows, or of their outputs. Rows of which
+/// there are too few are on every rank.
+pub fn can_slice(inner: usize, hidden: usize, share: RankShare) -> bool {
+    share.rows(inner).is_some() || share.rows(hidden).is_some()
 }
 
 /// Returns the bytes of `rows` rows of a matrix, after the first `planes` planes of its group.

@@ -10,11 +10,11 @@ use std::error::Error;
 use std::fs::File;
 use std::io::BufReader;
 
+use nestling_core::group::ExpertDivision;
 use nestling_formats::Level;
 use nestling_plan::plan::{DEFAULT_SKEW, Demand, MachineSpeed};
 use nestling_plan::ranks::{
-    ExpertForm, ExpertLoad, Fabric, PlacementRule, RankedModel, SimulatedLoad, StepShape,
-    simulate_ranks,
+    ExpertLoad, Fabric, PlacementRule, RankedModel, SimulatedLoad, StepShape, simulate_ranks,
 };
 use nestling_plan::simulate::{RoutingTrace, SyntheticRouting, TraceShape};
 use nestling_plan::synthetic::{SyntheticOptions, SyntheticShape, synthetic_index};
@@ -54,8 +54,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (index, config) = synthetic_index(&options)?;
     let whole = Demand::of_store(&index, &config, Level::L4, DEFAULT_SKEW);
     let models = RANKS.map(|ranks| {
-        let of = |form| RankedModel::of_index(&index, &config, &whole, ranks, form);
-        (of(ExpertForm::Whole), of(ExpertForm::Sliced))
+        let of = |division| RankedModel::of_index(&index, &config, &whole, ranks, division);
+        (of(ExpertDivision::Whole), of(ExpertDivision::Sliced))
     });
     traffic_table(&models);
     for sessions in SESSIONS {

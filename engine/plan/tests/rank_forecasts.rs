@@ -1,6 +1,6 @@
 //! Forecasts of models over ranks, beside enumeration, simulation and the design's formulas.
 
-use nestling_core::group::RankShare;
+use nestling_core::group::{ExpertDivision, RankShare};
 use nestling_core::routing_trace::{RoutingTrace, TraceShape};
 use nestling_experts::residency::Placement;
 use nestling_formats::Level;
@@ -10,8 +10,8 @@ use nestling_plan::plan::{
     MachineSpeed, TOKEN_S,
 };
 use nestling_plan::ranks::{
-    Bottleneck, ExchangeTime, ExpertForm, Fabric, MeasuredExchange, Operation, PlacementRule,
-    PlannedExchange, RankedModel, SimulatedLoad, StepShape, Traffic, can_be_sliced, simulate_ranks,
+    Bottleneck, ExchangeTime, Fabric, MeasuredExchange, Operation, PlacementRule, PlannedExchange,
+    RankedModel, SimulatedLoad, StepShape, Traffic, can_be_sliced, simulate_ranks,
 };
 use nestling_plan::simulate::SyntheticRouting;
 use nestling_plan::synthetic::{SyntheticOptions, SyntheticShape, synthetic_index};
@@ -57,7 +57,7 @@ fn model(rates: &[Vec<f64>], chosen: usize, ranks: usize) -> RankedModel {
         }
     };
     RankedModel {
-        form: ExpertForm::Whole,
+        division: ExpertDivision::Whole,
         demands: RankShare { rank: 0, ranks }.all().map(demand_of).collect(),
         traffic: Traffic {
             ranks,
@@ -211,7 +211,7 @@ fn a_published_shape_exchanges_what_the_design_says() {
     let whole = Demand::of_store(&index, &config, Level::L4, DEFAULT_SKEW);
     for ranks in [2, 4, 8] {
         let (n, elsewhere) = (ranks as f64, (ranks - 1) as f64 / ranks as f64);
-        let model = RankedModel::of_index(&index, &config, &whole, ranks, ExpertForm::Whole);
+        let model = RankedModel::of_index(&index, &config, &whole, ranks, ExpertDivision::Whole);
         let received =
             |layer: &[PlannedExchange]| layer.iter().map(|e| e.received_bytes).sum::<f64>();
         let widths = f64::from(4096 + 2 * 512 + 2048 + 2048);
@@ -227,14 +227,14 @@ fn a_published_shape_exchanges_what_the_design_says() {
         // Each expert is on one rank, and slices of all are on each.
         let held: u64 = model.demands.iter().map(Demand::expert_bytes).sum();
         assert_eq!(held, whole.expert_bytes());
-        let sliced = RankedModel::of_index(&index, &config, &whole, ranks, ExpertForm::Sliced);
+        let sliced = RankedModel::of_index(&index, &config, &whole, ranks, ExpertDivision::Sliced);
         let slices: u64 = sliced.demands.iter().map(Demand::expert_bytes).sum();
         assert!(slices.abs_diff(held) * 1000 < held && can_be_sliced(&config, ranks));
         let load = sliced.loads(1)[0];
         assert!((load.ratio() - 1.0).abs() < 1e-9 && (load.mean - 8.0).abs() < 1e-9, "{load:?}");
         assert!(sliced.traffic.row_bytes() < model.traffic.row_bytes());
     }
-    let one = RankedModel::of_index(&index, &config, &whole, 1, ExpertForm::Whole);
+    let one = RankedModel::of_index(&index, &config, &whole, 1, ExpertDivision::Whole);
     assert_eq!((one.traffic.row_bytes(), one.traffic.messages()), (0.0, 0));
-    assert!(!can_be_sliced(&config, 25) && can_be_sliced(&config, 24));
+    assert!(!can_be_sliced(&config, 49) && can_be_sliced(&config, 48));
 }

@@ -17,13 +17,13 @@ use crate::memory_plan::{MemoryPlan, PlannedResidence};
 use crate::model::{Runner, RunnerOptions};
 use crate::model_core::ModelParts;
 use crate::open::Model;
-use crate::options::ModelOptions;
+use crate::options::{ModelOptions, Residence};
 use crate::sample_tokens::sample_tokens;
 use nestling_core::backend::Backend;
 use nestling_core::budget::{Budget, BudgetExceeded, Purpose, Reservation};
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
-use nestling_core::group::RankShare;
+use nestling_core::group::{ExpertDivision, RankShare};
 use nestling_core::runner::ModelRunner;
 use nestling_cpu::Cpu;
 use nestling_experts::allocation::{self, Allocation, ChooseOptions, Counting};
@@ -172,6 +172,14 @@ impl ModelSource {
                 // Models being closed release their memory first.
                 resources.settle();
                 plan(available())
+            }
+            #[cfg(not(target_family = "wasm"))]
+            Self::Mapped(mapped)
+                if share.is_divided() && options.expert_division == ExpertDivision::Sliced =>
+            {
+                // A rank copies its slices.
+                let options = ModelOptions { residence: Residence::Owned, ..options.clone() };
+                MemoryPlan::of_rank(mapped.store(), config, &options, allocation, None, share)
             }
             #[cfg(not(target_family = "wasm"))]
             Self::Mapped(_) => Ok(MemoryPlan::resident(config, options, 0, share)),
@@ -459,6 +467,7 @@ fn open_runner<B: Backend>(
         kv_dtype: options.kv_dtype,
         activations: options.activation_mode,
         context_max: Some(plan.context_length),
+        expert_division: options.expert_division,
         recorder: options.recorder.clone(),
         streaming: match plan.residence {
             PlannedResidence::Resident => None,

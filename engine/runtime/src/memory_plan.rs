@@ -10,9 +10,9 @@ use nestling_import::{
 use crate::options::{ModelOptions, Residence};
 use nestling_core::error::{EngineError, MemoryTooSmall};
 use nestling_core::float_bytes;
-use nestling_core::group::RankShare;
+use nestling_core::group::{ExpertDivision, RankShare};
 use nestling_core::kv_cache::{KvDtype, KvShape, pages_for};
-use nestling_core::rank_bytes::{bytes_elsewhere, group_bytes_elsewhere};
+use nestling_core::rank_bytes::{bytes_elsewhere, group_bytes_elsewhere, sliced_bytes_elsewhere};
 use nestling_core::recurrent::{STATES_PER_SEQUENCE, StateShape};
 use nestling_experts::allocation::{self, Allocation, Counting};
 use nestling_experts::expert::rows_that_stay;
@@ -146,11 +146,20 @@ impl MemoryPlan {
             groups.map(|group| group_bytes(index, group, level, allocation)).sum::<u64>()
         };
         let placement = Placement::of_index(index, config, share);
+        let placement = placement.divided(options.expert_division, config);
         let held = |group: &&Group| match group.id {
             GroupId::Expert(id) => placement.holds(id.layer, id.expert),
             _ => false,
         };
-        let experts = bytes_of(&mut index.groups().iter().filter(held));
+        let sliced = |group: &&Group| match group.id {
+            GroupId::Expert(id) => placement.is_sliced(id.layer),
+            _ => false,
+        };
+        let slices_elsewhere = index.groups().iter().filter(sliced).map(|group| {
+            sliced_bytes_elsewhere(group, planes_of(index, group, level, allocation), share)
+        });
+        let experts = bytes_of(&mut index.groups().iter().filter(held))
+            .saturating_sub(slices_elsewhere.sum());
         let weights = |group: &&Group| !matches!(group.id, GroupId::Asset { .. });
         let dense = |group: &&Group| weights(group) && !is_expert(group);
         let widened = index.groups().iter().map(float_bytes::widened).sum::<u64>();
@@ -291,11 +300,15 @@ fn program_bytes_beside(bytes: u64) -> u64 {
 
 /// Returns the bytes of a group's extents that a level or an allocation uses.
 fn group_bytes(index: &Index, group: &Group, level: Level, allocation: Option<&Allocation>) -> u64 {
+    let extents = Plane::ALL.into_iter().take(planes_of(index, group, level, allocation));
+    extents.filter_map(|plane| index.extent(group, plane)).map(|extent| extent.length).sum()
+}
+
+/// Returns the number of a group's planes that a level or an allocation uses.
+fn planes_of(index: &Index, group: &Group, level: Level, allocation: Option<&Allocation>) -> usize {
     // Default: a level without a section in the store uses no planes.
     let planes = index.planes_at(group, level).unwrap_or(0);
-    let planes = allocation.map_or(planes, |given| given.extents(group).min(planes));
-    let extents = Plane::ALL.into_iter().take(planes);
-    extents.filter_map(|plane| index.extent(group, plane)).map(|extent| extent.length).sum()
+    allocation.map_or(planes, |given| given.extents(group).min(planes))
 }
 
 /// Memory required by the sessions of a model.
@@ -341,8 +354,9 @@ impl SessionMemory {
             context_length = (context_length / 2).max(CONTEXT_DEFAULT_MIN);
         }
         let kv_tokens = options.kv_tokens.unwrap_or(context_length);
-        let fixed = scratch_bytes(config, 0, rank);
-        let per_row = scratch_bytes(config, 1, rank).saturating_sub(fixed).max(1);
+        let division = options.expert_division;
+        let fixed = scratch_bytes(config, division, 0, rank);
+        let per_row = scratch_bytes(config, division, 1, rank).saturating_sub(fixed).max(1);
         let share = (available / SCRATCH_SHARE).saturating_sub(fixed) / per_row;
         let rows = usize::try_from(share).unwrap_or(usize::MAX);
         let rows = rows.clamp(options.rows_max.min(64), STREAMED_ROWS_MAX.max(options.rows_max));
@@ -373,7 +387,7 @@ impl SessionMemory {
         };
         let kv_bytes = kv_bytes(config, options.kv_dtype, kv_pages)
             .saturating_add(state_bytes.saturating_mul(states as u64));
-        let scratch_bytes = scratch_bytes(config, rows_max as u64, share);
+        let scratch_bytes = scratch_bytes(config, options.expert_division, rows_max as u64, share);
         Self { context_length, kv_pages, states, kv_bytes, scratch_bytes, rows_max }
     }
 }
@@ -418,7 +432,12 @@ fn latent_floats(latent: &LatentConfig) -> (usize, usize) {
 }
 
 /// Returns the bytes of the activations of one step.
-fn scratch_bytes(config: &ModelConfig, rows: u64, share: RankShare) -> u64 {
+fn scratch_bytes(
+    config: &ModelConfig,
+    division: ExpertDivision,
+    rows: u64,
+    share: RankShare,
+) -> u64 {
     let (qkv, attended) = mixer_floats(config);
     let experts = config.layers.iter().map(|layer| match layer.feed_forward {
         FeedForward::Absent => (0, 0),
@@ -436,7 +455,12 @@ fn scratch_bytes(config: &ModelConfig, rows: u64, share: RankShare) -> u64 {
     // Default: without dense parts, none is divided.
     let dense = dense.max().unwrap_or(0);
     // Gate and up of a divided part, and the messages that complete them.
-    let divided = if share.is_divided() { 4 * dense } else { 0 };
+    let divided = match division {
+        _ if !share.is_divided() => 0,
+        ExpertDivision::Whole => 4 * dense,
+        // All uses of a row at once, which are at least as wide.
+        ExpertDivision::Sliced => 4 * inner,
+    };
     let floats = hidden_rows * config.hidden_size + 2 * qkv + attended + divided;
     // Inputs of products as int8, with a scale and a sum per 32 values.
     let int8 = (config.hidden_size + qkv + inner) * 5 / 4;

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::constraint::ConstraintSource;
 use crate::options_wire;
 use crate::page_store::PageStore;
+use nestling_core::group::ExpertDivision;
 use nestling_core::kv_cache::KvDtype;
 use nestling_core::weights::ActivationMode;
 use nestling_core::wire;
@@ -139,6 +140,9 @@ pub struct ModelOptions {
     pub memory_limit: Option<u64>,
     /// Residence of the experts. Never changes a result in strict mode.
     pub residence: Residence,
+    /// Division of the experts if the model is opened over ranks. Sliced ones must all be in memory. Never changes a
+    /// result.
+    pub expert_division: ExpertDivision,
     /// Options for reading planes of streamed experts. Never changes a result.
     pub reads: ReadOptions,
     /// Recorder of events inside the model. Never changes a result.
@@ -172,6 +176,7 @@ impl Default for ModelOptions {
             activation_mode: ActivationMode::default(),
             memory_limit: None,
             residence: Residence::default(),
+            expert_division: ExpertDivision::default(),
             reads: ReadOptions::default(),
             recorder: None,
             prefetch: Prefetch::default(),

@@ -308,7 +308,7 @@ fn ranks_compute_experts_on_the_host() {
         in_group(Cuda::own_device().with_host_bytes(all).unwrap(), Arc::clone(rank))
     };
     let options = Some(streaming(least, HostExperts::Always));
-    over_ranks(&parts, 2, backend, Int8, options, |runner| {
+    over_ranks(&parts, 2, backend, &Parts::options(Int8, options), |runner| {
         for pass in ["cold", "warm"] {
             let found = run(runner, tokens);
             assert!(found.bits == expected, "{pass}");

@@ -3,7 +3,10 @@
 use super::level::mean_level;
 use super::lists::{Format, Numbers, number};
 use super::load::LoadArgs;
-use super::{DeviceArgs, HostExpertsArgs, HubArgs, KvTypeArg, LevelArg, LoadModeArg, ObserveArgs};
+use super::{
+    DeviceArgs, ExpertDivisionArgs, HostExpertsArgs, HubArgs, KvTypeArg, LevelArg, LoadModeArg,
+    ObserveArgs,
+};
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{Args, Subcommand, ValueEnum};
@@ -111,6 +114,9 @@ pub struct RunningArgs {
 
     #[command(flatten)]
     pub host: HostExpertsArgs,
+
+    #[command(flatten)]
+    pub experts: ExpertDivisionArgs,
 
     /// Number of repetitions of each test
     #[arg(short, long, value_name = "N", default_value_t = 5, env = "NESTLING_REPETITIONS")]

@@ -7,6 +7,7 @@ use super::{CalibrationArgs, DeviceArgs, HostExpertsArgs, HubArgs, LevelArg};
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
+use nestling::engine::group::ExpertDivision;
 use nestling::engine::{DualOptions, LevelMode};
 use nestling::ranks::RANKS_MAX;
 use std::path::PathBuf;
@@ -111,6 +112,9 @@ pub struct ResourceArgs {
     #[arg(long, value_name = "N|mpi", default_value = "1", env = "NESTLING_RANKS")]
     pub ranks: RanksArg,
 
+    #[command(flatten)]
+    pub experts: ExpertDivisionArgs,
+
     /// Memory for weights, context and scratch, such as 6GiB; 6G means 6 GiB, 6GB is slightly less [default:
     /// free memory less a margin]
     #[arg(long, value_name = "SIZE", env = "NESTLING_MEMORY")]
@@ -147,6 +151,33 @@ pub struct ResourceArgs {
     #[arg(long, value_name = "SIZE", default_value = "8GiB", requires = "page_store")]
     #[arg(env = "NESTLING_PAGE_STORE_SIZE")]
     pub page_store_size: ByteSize,
+}
+
+/// Division of the experts over ranks.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct ExpertDivisionArgs {
+    /// Division of the experts over ranks. The output is the same
+    #[arg(long, value_enum, value_name = "DIVISION", default_value_t = ExpertDivisionArg::Whole)]
+    #[arg(env = "NESTLING_EXPERTS_OVER_RANKS")]
+    pub experts_over_ranks: ExpertDivisionArg,
+}
+
+/// Division of the experts over ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ExpertDivisionArg {
+    // Each expert belongs to one rank, which may stream it
+    Whole,
+    // Each rank holds some rows of every expert, in memory: all have the same load
+    Sliced,
+}
+
+impl From<ExpertDivisionArgs> for ExpertDivision {
+    fn from(args: ExpertDivisionArgs) -> Self {
+        match args.experts_over_ranks {
+            ExpertDivisionArg::Whole => Self::Whole,
+            ExpertDivisionArg::Sliced => Self::Sliced,
+        }
+    }
 }
 
 /// Ranks that hold the model.

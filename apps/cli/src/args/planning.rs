@@ -1,6 +1,8 @@
 //! Arguments of `nestling plan`.
 
-use super::{DeviceArgs, HubArgs, KvTypeArg, LevelArg, MachineFormatArgs, SpeedArgs};
+use super::{
+    DeviceArgs, ExpertDivisionArgs, HubArgs, KvTypeArg, LevelArg, MachineFormatArgs, SpeedArgs,
+};
 use crate::bytes::ByteSize;
 use clap::Args;
 use nestling::ranks::RANKS_MAX;
@@ -63,6 +65,9 @@ pub struct PlanArgs {
     #[arg(long, value_name = "N", env = "NESTLING_RANKS")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=RANKS_MAX as i64))]
     pub ranks: Option<u32>,
+
+    #[command(flatten)]
+    pub experts: ExpertDivisionArgs,
 
     /// Links between ranks: nvlink, pcie, 100gbe, 10gbe, or a JSON file [default: each of the four]
     #[arg(long, value_name = "NAME|FILE", env = "NESTLING_TOPOLOGY")]

@@ -109,6 +109,7 @@ impl ArmOptions {
             context_length: Some(self.positions),
             kv_tokens: Some(pages_for(self.positions) * self.sessions * PAGE_POSITIONS),
             rows_max: self.rows_max,
+            expert_division: self.opening.expert_division,
             ..ModelOptions::default()
         };
         let budget = self.memory_budget.map(|bytes| bytes / share.ranks as u64);
@@ -371,6 +372,7 @@ impl Loading {
             // Events of one rank are recorded.
             recorder: options.recorder.clone().filter(|_| self.share.rank == 0),
             streaming,
+            expert_division: options.opening.expert_division,
             ..RunnerOptions::default()
         })
     }

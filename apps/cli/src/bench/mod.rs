@@ -20,6 +20,7 @@ use crate::speed::read_options;
 use arm::{Arm, ArmOptions, MeasuredCost};
 use machine::Machine;
 use nestling::engine::dual::LevelMode;
+use nestling::engine::group::ExpertDivision;
 use nestling::engine::reads::ReadOptions;
 use nestling::formats::Level;
 use nestling::formats::store::Store;
@@ -42,6 +43,8 @@ pub struct Opening {
     pub threads: usize,
     /// Number of ranks, which share the threads.
     pub ranks: usize,
+    /// Division of the experts over the ranks.
+    pub expert_division: ExpertDivision,
 }
 
 impl Opening {
@@ -188,6 +191,7 @@ fn combined(
                     load_mode,
                     threads,
                     ranks,
+                    expert_division: args.run.experts.into(),
                 }));
             }
         }

@@ -162,10 +162,12 @@ impl Record<'_> {
         ]
     }
 
-    /// Returns the number of ranks, and the messages of rank 0 per token; null for one rank.
-    fn rank_fields(&self) -> [(&'static str, Value); 3] {
+    /// Returns the number of ranks, and for several the division of the experts and the messages of rank 0 per token.
+    fn rank_fields(&self) -> [(&'static str, Value); 4] {
+        let division = (self.opening.ranks > 1).then_some(self.opening.expert_division);
         [
             ("n_ranks", json!(self.opening.ranks)),
+            ("experts_over_ranks", json!(division)),
             ("exchanges_per_token", json!(self.traffic(|group| group.exchanges))),
             ("rank_sent_bytes_per_token", json!(self.traffic(|group| group.sent_bytes))),
         ]

@@ -66,6 +66,7 @@ fn question(args: &PlanArgs, console: &Console) -> Result<Question> {
         level,
         kv_dtype: kv_dtype(args.kv_type),
         context_length: context_length(args.ctx_size),
+        expert_division: args.experts.into(),
         ..ModelOptions::default()
     };
     Question::new(subject, options, budget, gpu, mean_level)

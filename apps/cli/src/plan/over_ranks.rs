@@ -8,10 +8,10 @@ use crate::console::write_out;
 use crate::explain::explain;
 use crate::failure::{Failure, Result};
 use crate::speed::Machine;
-use nestling::engine::group::RankShare;
+use nestling::engine::group::{ExpertDivision, RankShare};
 use nestling::engine::{EngineError, MemoryPlan, ModelOptions, PlannedResidence};
 use nestling_plan::plan::{Demand, LevelMix};
-use nestling_plan::ranks::{ExpertForm, RankedModel, StepForecast, StepShape, can_be_sliced};
+use nestling_plan::ranks::{RankedModel, StepForecast, StepShape, can_be_sliced};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -32,11 +32,22 @@ struct RanksPlan<'a> {
     /// Plans of all ranks within the budget of each.
     each: Vec<MemoryPlan>,
     model: RankedModel,
-    /// The same with sliced experts, if they can be sliced.
-    sliced: Option<RankedModel>,
+    /// The same with the other division of the experts.
+    other: Other,
     is_measured: bool,
     machine: &'a Machine,
     topologies: Vec<Topology>,
+}
+
+/// The model with the other division of its experts.
+enum Other {
+    /// The model has no experts.
+    NoExperts,
+    /// An expert has too few rows for a slice on each rank.
+    TooFewRows,
+    /// Slices must all be in memory, and a rank needs this many bytes for it.
+    NeedsMemory(u64),
+    Possible(RankedModel),
 }
 
 pub fn plan(args: &PlanArgs, question: &Question, machine: &Machine, ranks: usize) -> Result<()> {
@@ -70,22 +81,43 @@ impl<'a> RanksPlan<'a> {
     ) -> Result<Self> {
         let (index, config) = (&*question.subject.index, &question.subject.config);
         let (level, budget) = (question.level, question.budget);
-        let options = ModelOptions { level: Some(level), ..question.options.clone() };
-        let of = |share, budget| {
+        let division = question.options.expert_division;
+        let of = |expert_division, share, budget| {
+            let options = &question.options;
+            let options = ModelOptions { level: Some(level), expert_division, ..options.clone() };
             let plan = MemoryPlan::of_index(index, config, level, &options, None, budget, share);
             plan.map_err(|error: EngineError| explain(&error))
         };
-        let shares = || RankShare { rank: 0, ranks }.all();
-        let each: Vec<MemoryPlan> =
-            shares().map(|share| of(share, budget)).collect::<Result<_>>()?;
-        let free: Vec<MemoryPlan> = shares().map(|share| of(share, None)).collect::<Result<_>>()?;
+        let of_ranks = |division, budget| -> Result<Vec<MemoryPlan>> {
+            let shares = RankShare { rank: 0, ranks }.all();
+            shares.map(|share| of(division, share, budget)).collect()
+        };
+        let (each, free) = (of_ranks(division, budget)?, of_ranks(division, None)?);
+        let is_streamed = |plan: &MemoryPlan| plan.residence != PlannedResidence::Resident;
+        let layers = config.layers.iter().filter(|layer| layer.is_mixture()).count();
+        if division == ExpertDivision::Sliced && each.iter().any(is_streamed) {
+            return Err(explain(&EngineError::SlicesStreamed { layers }));
+        }
         let whole = Demand::of_store(index, config, level, question.skew());
         // Default: there is a rank.
         let whole = whole.at_context(each.first().map_or(0, context_bytes));
-        let over = |form| RankedModel::of_index(index, config, &whole, ranks, form);
-        let sliced = can_be_sliced(config, ranks).then(|| over(ExpertForm::Sliced));
-        let model = over(ExpertForm::Whole);
-        let alone = of(RankShare::default(), None)?;
+        let over = |division| RankedModel::of_index(index, config, &whole, ranks, division);
+        let other = match division {
+            _ if !config.has_experts() => Other::NoExperts,
+            ExpertDivision::Sliced => Other::Possible(over(ExpertDivision::Whole)),
+            ExpertDivision::Whole if !can_be_sliced(config, ranks) => Other::TooFewRows,
+            ExpertDivision::Whole => {
+                let sliced = of_ranks(ExpertDivision::Sliced, None)?;
+                // Default: there is a rank, so there is a maximum.
+                let needed = sliced.iter().map(MemoryPlan::total_bytes).max().unwrap_or(0);
+                match budget {
+                    Some(given) if given < needed => Other::NeedsMemory(needed),
+                    _ => Other::Possible(over(ExpertDivision::Sliced)),
+                }
+            }
+        };
+        let model = over(division);
+        let alone = of(division, RankShare::default(), None)?;
         let is_measured = whole.is_measured;
         Ok(Self {
             question,
@@ -94,7 +126,7 @@ impl<'a> RanksPlan<'a> {
             free,
             each,
             model,
-            sliced,
+            other,
             is_measured,
             machine,
             topologies,
@@ -213,31 +245,50 @@ impl<'a> RanksPlan<'a> {
         text
     }
 
-    /// Compares whole experts with sliced ones.
+    /// Compares the division of the experts with the other one.
     fn slices_text(&self) -> String {
-        if !self.question.subject.config.has_experts() {
-            return String::new();
-        }
-        let Some(sliced) = &self.sliced else {
-            return "\nslices    an expert has too few rows for a slice on each rank\n".into();
+        let other = match &self.other {
+            Other::NoExperts => return String::new(),
+            Other::TooFewRows => {
+                return "\nslices    an expert has too few rows for a slice on each rank\n".into();
+            }
+            Other::NeedsMemory(bytes) => {
+                return format!(
+                    "\nslices    rows of every expert on each rank must be in memory: {} for each rank\n",
+                    ByteSize(*bytes)
+                );
+            }
+            Other::Possible(other) => other,
+        };
+        let (name, what) = match other.division {
+            ExpertDivision::Whole => ("whole", "whole experts"),
+            ExpertDivision::Sliced => ("sliced", "rows of every expert on each rank"),
         };
         let mut text = format!(
-            "\nslices    with rows of every expert on each rank, a rank would receive {} for a token;\n",
-            ByteSize(sliced.traffic.row_bytes() as u64)
+            "\n{name:<9} with {what} (--experts-over-ranks {name}), a rank would receive {} for a token;\n",
+            ByteSize(other.traffic.row_bytes() as u64)
         );
-        text += "          this is not built\n";
+        text += "          its speed beside the speeds above\n";
         for topology in &self.topologies {
             let gains: Vec<String> = steps()
-                .map(|(name, step)| {
-                    let whole = self.forecast(&self.model, topology, step).rows_per_s;
-                    let found = self.forecast(sliced, topology, step).rows_per_s;
-                    let better = if found > whole { "sliced" } else { "whole" };
-                    format!("{name} {better} ({:+.0} %)", 100.0 * (found / whole - 1.0))
+                .map(|(step_name, step)| {
+                    let own = self.forecast(&self.model, topology, step).rows_per_s;
+                    let found = self.forecast(other, topology, step).rows_per_s;
+                    format!("{step_name} {:+.0} %", 100.0 * (found / own - 1.0))
                 })
                 .collect();
             let _ = writeln!(text, "          {}: {}", topology.name, gains.join(", "));
         }
         text
+    }
+
+    /// Returns the model with a division, if it is possible.
+    fn divided(&self, division: ExpertDivision) -> Option<&RankedModel> {
+        let other = match &self.other {
+            Other::Possible(other) => Some(other),
+            Other::NoExperts | Other::TooFewRows | Other::NeedsMemory(_) => None,
+        };
+        [Some(&self.model), other].into_iter().flatten().find(|model| model.division == division)
     }
 
     fn as_json(&self) -> Value {
@@ -253,7 +304,7 @@ impl<'a> RanksPlan<'a> {
         let of_topology = |topology: &Topology| {
             let steps = steps().map(|(name, step)| {
                 let found = self.forecast(&self.model, topology, step);
-                let sliced = self.sliced.as_ref();
+                let sliced = self.divided(ExpertDivision::Sliced);
                 let sliced = sliced.map(|model| self.forecast(model, topology, step).rows_per_s);
                 json!({
                     "step": name,
@@ -282,7 +333,8 @@ impl<'a> RanksPlan<'a> {
             "messages_per_step": traffic.messages(),
             "received_bytes_per_token": traffic.row_bytes().round(),
             "sliced_received_bytes_per_token":
-                self.sliced.as_ref().map(|model| model.traffic.row_bytes().round()),
+                self.divided(ExpertDivision::Sliced).map(|model| model.traffic.row_bytes().round()),
+            "experts_over_ranks": self.model.division,
             "machine": self.machine.as_json(),
             "topologies": self.topologies.iter().map(of_topology).collect::<Vec<_>>(),
         })

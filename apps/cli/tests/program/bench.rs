@@ -88,6 +88,9 @@ fn ranks_are_measured_and_recorded() {
     let streamed =
         self::records(bundled(), &["-p", "0", "-n", "2", "--ranks", "2", "--memory", "48MB"]);
     assert_eq!((&streamed[0]["load_mode"], &streamed[0]["n_ranks"]), (&"stream".into(), &2.into()));
+    let flags = ["-p", "0", "-n", "2", "--ranks", "2", "--experts-over-ranks", "sliced"];
+    let sliced = self::records(synthetic(), &flags);
+    assert_eq!(sliced[0]["experts_over_ranks"], "sliced");
     bench(synthetic(), &["--ranks", "65"]).fails(2, "65 ranks", "--ranks 1 to 64");
     bench(synthetic(), &["--ranks", "2", "--device", "wgpu"]).fails(2, "ranks", "--device");
 }

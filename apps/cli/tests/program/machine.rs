@@ -125,6 +125,12 @@ fn a_plan_over_ranks_divides_memory_and_names_what_limits() {
     // 18 exchanges and a report, with three others.
     let counts = ["exchanges_per_step", "messages_per_step"].map(|name| planned[name].as_u64());
     assert_eq!(counts, [Some(19), Some(57)]);
+    let sliced = ["--memory", "4GiB", "--ranks", "4", "--experts-over-ranks", "sliced"];
+    let sliced = plan(&sliced);
+    assert_eq!(sliced["experts_over_ranks"], "sliced");
+    assert_eq!(sliced["received_bytes_per_token"], planned["sliced_received_bytes_per_token"]);
+    let memory = |planned: &Value| planned["memory"][1]["each_rank_bytes"].as_u64().unwrap();
+    assert!(memory(&sliced).abs_diff(memory(&planned)) * 50 < memory(&planned), "{sliced}");
 
     let file = super::scratch().join("links.json");
     let write = |text: &str| std::fs::write(&file, text).unwrap();
@@ -135,7 +141,9 @@ fn a_plan_over_ranks_divides_memory_and_names_what_limits() {
     assert_eq!(far["topologies"][0]["steps"][0]["limited_by"], "exchange latency");
     assert!(far["topologies"][0]["steps"][0]["tokens_per_s"].as_f64().unwrap() < 0.1);
     let text = run(&[&["plan", bundled()], &SPEEDS[..], &of_file].concat()).ok();
-    for words in ["each rank", "on every one", "messages", "exchange latency", "not built"] {
+    for words in
+        ["each rank", "on every one", "messages", "exchange latency", "--experts-over-ranks sliced"]
+    {
         assert!(text.contains(words), "{words}: {text}");
     }
     let line = |more: &[&str]| {
@@ -153,6 +161,8 @@ fn a_plan_over_ranks_divides_memory_and_names_what_limits() {
         write(wrong);
         line(&["--ranks", "2", "--topology", &path]).fails(1, words, "docs/ranks.md");
     }
+    let little = ["--ranks", "2", "--experts-over-ranks", "sliced", "--memory", "20MB"];
+    line(&little).fails(1, "sliced over ranks", "--experts-over-ranks whole");
     line(&["--ranks", "2", "--topology", "none.json"]).fails(1, "none.json", "10gbe");
     line(&["--topology", "10gbe"]).fails(2, "links between ranks", "--ranks");
     line(&["--ranks", "2", "--wanted-speed", "5"]).fails(2, "one rank", "--wanted-speed");

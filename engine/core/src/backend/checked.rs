@@ -291,7 +291,23 @@ impl<B: Backend, E: Encoder<B>> Encoder<B> for CheckedEncoder<E> {
         let cols = out.shape().cols;
         op.size("rows of the routing", x_shape.rows, routed.rows)?;
         experts.iter().try_for_each(|expert| op.expert(expert, routed, x_shape.cols, cols))?;
+        experts.iter().try_for_each(|expert| op.whole(&expert.weights))?;
         self.0.experts(experts, routing, x, out)
+    }
+
+    fn experts_of_rank(
+        &mut self,
+        experts: &[PinnedExpert<'_, B>],
+        routing: &B::Routing,
+        x: &B::Buffer,
+        complete: CompleteInner<'_>,
+        out: &mut B::Buffer,
+    ) -> Result<(), EngineError> {
+        let (op, x_shape) = (Operation("experts of a rank"), x.shape());
+        let (routed, cols) = (routing.shape(), out.shape().cols);
+        op.size("rows of the routing", x_shape.rows, routed.rows)?;
+        experts.iter().try_for_each(|expert| op.expert(expert, routed, x_shape.cols, cols))?;
+        self.0.experts_of_rank(experts, routing, x, complete, out)
     }
 
     async fn finish(&mut self) -> Result<(), EngineError> {

@@ -152,9 +152,15 @@ impl Operation {
         levels: &[Level],
         inputs: usize,
     ) -> Result<usize, EngineError> {
-        let (up, cols) = (&weights.up, self.part_of_rank(weights, levels, inputs)?);
-        self.size("outputs of up", up.outputs.whole, up.matrix.shape().rows)?;
+        let cols = self.part_of_rank(weights, levels, inputs)?;
+        self.whole(weights)?;
         Ok(cols)
+    }
+
+    /// Checks that gate and up of a feed-forward part are whole.
+    pub fn whole<B: Backend>(self, weights: &FeedForward<B>) -> Result<(), EngineError> {
+        let up = &weights.up;
+        self.size("outputs of up", up.outputs.whole, up.matrix.shape().rows)
     }
 
     /// Checks the rows of gate, up and down that a rank holds, and returns the number of columns of the result.
@@ -181,7 +187,7 @@ impl Operation {
         Ok(down.outputs.whole)
     }
 
-    /// Checks an expert and its uses.
+    /// Checks an expert, of which a rank may hold some rows, and its uses.
     pub fn expert<B: Backend>(
         self,
         expert: &PinnedExpert<'_, B>,
@@ -197,7 +203,7 @@ impl Operation {
             used[one.level.index()] = true;
         }
         for level in Level::ALL.into_iter().filter(|level| used[level.index()]) {
-            let found = self.feed_forward(&expert.weights, &[level], inputs)?;
+            let found = self.part_of_rank(&expert.weights, &[level], inputs)?;
             self.size("outputs of an expert", outputs, found)?;
         }
         Ok(())

@@ -25,6 +25,12 @@ pub enum Write {
 /// ranks.
 pub type CompleteInner<'a> = &'a mut dyn FnMut(&mut [f32]) -> Result<(), EngineError>;
 
+/// Returns the error of a backend that needs whole matrices.
+fn needs_whole<B: Backend>(weights: &FeedForward<B>) -> EngineError {
+    let (whole, held) = (weights.up.outputs.whole, weights.up.matrix.shape().rows);
+    EngineError::mismatch("rows of a feed-forward part", whole, held)
+}
+
 /// Records or runs the operations of one step. T = rows, D = hidden size.
 ///
 /// The trait contains only the operations of model graphs. Related traits: [`SlotMemory`](super::SlotMemory)
@@ -279,8 +285,7 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer, // [T, D]
     ) -> Result<(), EngineError> {
         let _ = (levels, x, write, complete, out);
-        let (whole, held) = (weights.up.outputs.whole, weights.up.matrix.shape().rows);
-        Err(EngineError::mismatch("rows of a feed-forward part", whole, held))
+        Err(needs_whole(weights))
     }
 
     /// Computes `out[t] += sigmoid(gate[t]) * x[t]`.
@@ -306,6 +311,25 @@ pub trait Encoder<B: Backend>: Send {
         x: &B::Buffer,        // [T, D]
         out: &mut B::Buffer,  // [T * K, D]
     ) -> Result<(), EngineError>;
+
+    /// Computes [`Encoder::experts`] of experts of which this rank holds some rows. `complete` is called once, with the
+    /// inner values of all uses, expert by expert and with ascending levels. Only the rank's columns of the uses' rows
+    /// of `out` are computed.
+    ///
+    /// # Errors
+    /// Returns an error if sizes differ, `complete` or the device failed, or the backend needs whole matrices.
+    fn experts_of_rank(
+        &mut self,
+        experts: &[PinnedExpert<'_, B>],
+        routing: &B::Routing, // [T, K]
+        x: &B::Buffer,        // [T, D]
+        complete: CompleteInner<'_>,
+        out: &mut B::Buffer, // [T * K, D]
+    ) -> Result<(), EngineError> {
+        let _ = (routing, x, complete, out);
+        let divided = experts.iter().find(|expert| expert.weights.is_divided());
+        divided.map_or(Ok(()), |expert| Err(needs_whole(&expert.weights)))
+    }
 
     /// Waits until all recorded operations have run.
     ///

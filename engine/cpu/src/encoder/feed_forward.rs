@@ -147,44 +147,109 @@ fn separate(
     linear_rows(team, work, down, rows, &inner, down.outputs.first, out)
 }
 
-/// Computes a part of whose gate and up this rank may hold some rows. The bits are those of [`feed_forward`].
+/// Computes parts of which this rank may hold some rows, such as sliced experts. The bits are those of
+/// [`feed_forward`]. Each row of the output belongs to exactly one of the uses.
 pub(super) fn feed_forward_of_rank(
     team: &Team,
     work: &mut FeedForwardScratch,
-    weights: &FeedForward<Cpu>,
-    levels: &[Level],
+    uses: &[FeedForwardRows],
     x: &CpuBuffer,
     complete: CompleteInner<'_>,
     out: Output,
 ) -> Result<(), EngineError> {
-    let FeedForward { activation, gate, up, down } = weights;
-    let all: Vec<u32> = (0..levels.len() as u32).collect();
-    let rows = RowLevels { rows: RowMap::same(&all), levels };
-    let (cols, first) = (up.outputs.whole, up.outputs.first);
+    let Some(first) = uses.first() else { return Ok(()) };
+    let FeedForward { activation, gate, up, .. } = first.weights;
+    let count = uses.iter().map(|used| used.rows.len()).sum();
+    let (cols, held) = (up.outputs.whole, up.outputs.first..up.outputs.first + up.matrix.rows());
+    let mut all = std::mem::take(&mut work.all);
+    count_to(count, &mut all);
     let mut halves = std::mem::take(&mut work.halves);
-    for (linear, half) in [gate.as_ref(), Some(up)].into_iter().zip(&mut halves) {
+    for (is_up, half) in [false, true].into_iter().zip(&mut halves) {
         half.cols = cols;
-        half.resize(levels.len())?;
-        let Some(linear) = linear else { continue };
-        let values = &mut half.values[..];
-        let out = Output { values, cols, store: StoreMode::Set };
-        linear_rows(team, work, linear, rows, x, first, out)?;
+        half.resize(count)?;
+        if !is_up && gate.is_none() {
+            continue;
+        }
+        let products = slices(uses, &all, |used, inner| {
+            // Default: parts that are computed together have a gate, or none has.
+            let linear = if is_up { &used.weights.up } else { used.weights.gate_or_up() };
+            (linear, RowMap { x: used.rows.x, out: inner })
+        });
+        let out = Output { values: &mut half.values[..], cols, store: StoreMode::Set };
+        multiply_slices(team, work, &products, x, out)?;
     }
     let [inner, other] = &mut halves;
-    let held = first..first + up.matrix.rows();
     if gate.is_none() {
         inner.values.copy_from_slice(&other.values);
     }
-    for (inner, other) in inner.values.chunks_exact_mut(cols).zip(other.values.chunks_exact(cols)) {
+    let rows = inner.values.chunks_exact_mut(cols.max(1));
+    let rows = rows.zip(other.values.chunks_exact(cols.max(1)));
+    for (inner, other) in rows {
         team.kernels.gated(*activation, &mut inner[held.clone()], &other[held.clone()]);
     }
     complete(&mut inner.values)?;
-    if down.matrix.is_rotated() {
+    let rows = inner.values.chunks_exact_mut(cols.max(1));
+    let rotated = uses.iter().map(|used| (used.weights.down.matrix.is_rotated(), used.rows.len()));
+    let rotated = rotated.flat_map(|(is_rotated, count)| std::iter::repeat_n(is_rotated, count));
+    for (row, _) in rows.zip(rotated).filter(|(_, is_rotated)| *is_rotated) {
         // Rows are whole groups.
-        team.kernels.hadamard(&mut inner.values);
+        team.kernels.hadamard(row);
     }
-    linear_rows(team, work, down, rows, inner, down.outputs.first, out)?;
-    work.halves = halves;
+    let products = slices(uses, &all, |used, inner| {
+        (&used.weights.down, RowMap { x: inner, out: used.rows.out })
+    });
+    multiply_slices(team, work, &products, inner, out)?;
+    (work.halves, work.all) = (halves, all);
+    Ok(())
+}
+
+/// A matrix of which a rank may hold some rows, and the rows that it is multiplied with at one level.
+struct Slice<'a> {
+    linear: &'a Linear<Cpu>,
+    level: Level,
+    rows: RowMap<'a>,
+}
+
+/// Returns the slices of all uses. `of` returns the matrix of a use and its rows, given their numbers in `all`.
+fn slices<'a>(
+    uses: &[FeedForwardRows<'a>],
+    all: &'a [u32],
+    of: impl Fn(&FeedForwardRows<'a>, &'a [u32]) -> (&'a Linear<Cpu>, RowMap<'a>),
+) -> Vec<Slice<'a>> {
+    let mut start = 0;
+    let slice = |used: &FeedForwardRows<'a>| {
+        let inner = &all[start..][..used.rows.len()];
+        start += used.rows.len();
+        let (linear, rows) = of(used, inner);
+        Slice { linear, level: used.level, rows }
+    };
+    uses.iter().map(slice).collect()
+}
+
+/// Multiplies all slices with their rows of `x`, each with whatever method fits its weights.
+fn multiply_slices(
+    team: &Team,
+    work: &mut FeedForwardScratch,
+    slices: &[Slice<'_>],
+    x: &CpuBuffer,
+    mut out: Output,
+) -> Result<(), EngineError> {
+    let mut products = work.products.list();
+    for Slice { linear, level, rows } in slices {
+        let (matrix, bias, first) = (&linear.matrix, linear.bias.as_deref(), linear.outputs.first);
+        if matrix.takes_int8() {
+            let tiles = Tiles::new(matrix, *level)?;
+            products.push((Int8Product { tiles, bias, first, rows: matrix.rows() }, *rows));
+        } else {
+            let product = FloatProduct { matrix, bias, level: *level, first };
+            multiply_float(team, &product, *rows, &x.values, out.reborrow())?;
+        }
+    }
+    if !products.is_empty() {
+        team.quantize(&x.values, x.cols, &mut work.x)?;
+        multiply_int8(team, &mut work.products, &products, &work.x, out)?;
+    }
+    work.products.put_back(products);
     Ok(())
 }
 

@@ -5,6 +5,7 @@ mod attention;
 mod delta_net;
 #[cfg(test)]
 mod delta_tests;
+mod expert_uses;
 mod feed_forward;
 mod head_shape;
 mod heads;
@@ -40,16 +41,14 @@ use super::matrix::{CpuBuffer, CpuMatrix};
 use super::pages::CpuPool;
 use super::states::CpuStates;
 use super::team::ROW_COST;
-use feed_forward::{
-    FeedForwardRows, RowLevels, count_to, feed_forward, feed_forward_of_rank, linear_rows,
-};
+use expert_uses::{dense_uses, expert_uses};
+use feed_forward::{RowLevels, count_to, feed_forward, feed_forward_of_rank, linear_rows};
 use nestling_core::backend::{
-    AttentionHeads, Backend, BindWeights, CompleteInner, DeltaNet, Encoder, ExpertUse, FeedForward,
+    AttentionHeads, Backend, BindWeights, CompleteInner, DeltaNet, Encoder, FeedForward,
     HeadMatrices, Linear, Mamba2, Outputs, PinnedExpert, Router, Routing, ShortConv, Write, argmax,
 };
 use nestling_core::batch::StepRows;
 use nestling_core::error::EngineError;
-use nestling_core::recycle::recycle;
 use nestling_core::sync::whole;
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use products::{
@@ -68,16 +67,6 @@ pub struct CpuEncoder<'a> {
 
 /// Number of columns of a weighted sum that are gathered together.
 const SUM_COLS: usize = 512;
-
-/// Returns the uses of each expert by level, ascending.
-fn by_expert_and_level<'a>(
-    experts: &'a [PinnedExpert<'_, Cpu>],
-) -> impl Iterator<Item = &'a ExpertUse> {
-    let of = |expert: &'a PinnedExpert<'_, Cpu>, level| {
-        expert.uses.iter().filter(move |used| used.level == level)
-    };
-    experts.iter().flat_map(move |expert| Level::ALL.into_iter().flat_map(move |l| of(expert, l)))
-}
 
 impl Scratch {
     /// Calls `job` with the numbers from 0 to before `count`.
@@ -126,29 +115,6 @@ impl CpuEncoder<'_> {
             multiply_int8(team, memory, &products, quantized, output.reborrow())?;
             memory.put_back(products);
         }
-        Ok(())
-    }
-}
-
-impl CpuEncoder<'_> {
-    fn dense_ffn(
-        &mut self,
-        weights: &FeedForward<Cpu>,
-        levels: &[Level],
-        x: &CpuBuffer,
-        output: Output<'_>,
-    ) -> Result<(), EngineError> {
-        let Cpu { team, scratch, .. } = &mut *self.cpu;
-        let Scratch { work, expert_rows: [all, _], uses: spare, .. } = scratch;
-        all.clear();
-        Level::ALL.iter().for_each(|level| all.extend(of_level(levels, *level)));
-        let mut uses: Vec<FeedForwardRows> = recycle(std::mem::take(spare));
-        for rows in all.chunk_by(|a, b| levels[*a as usize] == levels[*b as usize]) {
-            let level = levels[rows[0] as usize];
-            uses.push(FeedForwardRows { weights, level, rows: RowMap::same(rows) });
-        }
-        feed_forward(team, work, &uses, x, output)?;
-        *spare = recycle(uses);
         Ok(())
     }
 }
@@ -434,7 +400,9 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
         let output = Output::of(out, x.row_count(), write)?;
-        self.dense_ffn(weights, levels, x, output)
+        dense_uses(self.cpu, weights, levels, |team, work, uses| {
+            feed_forward(team, work, uses, x, output)
+        })
     }
 
     fn ffn_of_rank(
@@ -447,8 +415,9 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
         let output = Output::of(out, x.row_count(), write)?;
-        let Cpu { team, scratch, .. } = &mut *self.cpu;
-        feed_forward_of_rank(team, &mut scratch.work, weights, levels, x, complete, output)
+        dense_uses(self.cpu, weights, levels, |team, work, uses| {
+            feed_forward_of_rank(team, work, uses, x, complete, output)
+        })
     }
 
     fn add_gated(
@@ -473,34 +442,22 @@ impl Encoder<Cpu> for CpuEncoder<'_> {
         x: &CpuBuffer,
         out: &mut CpuBuffer,
     ) -> Result<(), EngineError> {
-        let per_token = routing.num_experts_per_tok;
-        out.resize(routing.expert_weights.len())?;
-        let Cpu { team, scratch, .. } = &mut *self.cpu;
-        let Scratch { work, expert_rows: [x_rows, out_rows], uses: spare, .. } = scratch;
-        x_rows.clear();
-        out_rows.clear();
-        for used in by_expert_and_level(experts) {
-            x_rows.push(used.row);
-            out_rows.push(used.row * per_token as u32 + used.rank);
-        }
-        let mut uses: Vec<FeedForwardRows> = recycle(std::mem::take(spare));
-        let mut start = 0;
-        for expert in experts {
-            for level in Level::ALL {
-                let count = expert.uses.iter().filter(|used| used.level == level).count();
-                if count > 0 {
-                    let range = start..start + count;
-                    let rows = RowMap { x: &x_rows[range.clone()], out: &out_rows[range] };
-                    uses.push(FeedForwardRows { weights: &expert.weights, level, rows });
-                    start += count;
-                }
-            }
-        }
-        let (values, store) = (&mut out.values[..], StoreMode::Set);
-        let output = Output { values, cols: out.cols, store };
-        feed_forward(team, work, &uses, x, output)?;
-        *spare = recycle(uses);
-        Ok(())
+        expert_uses(self.cpu, experts, routing, out, |team, work, uses, output| {
+            feed_forward(team, work, uses, x, output)
+        })
+    }
+
+    fn experts_of_rank(
+        &mut self,
+        experts: &[PinnedExpert<'_, Cpu>],
+        routing: &Routing,
+        x: &CpuBuffer,
+        complete: CompleteInner<'_>,
+        out: &mut CpuBuffer,
+    ) -> Result<(), EngineError> {
+        expert_uses(self.cpu, experts, routing, out, |team, work, uses, output| {
+            feed_forward_of_rank(team, work, uses, x, complete, output)
+        })
     }
 
     fn experts_sum(

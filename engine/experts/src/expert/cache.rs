@@ -134,7 +134,7 @@ impl<B: Backend> ExpertCache<B> {
     }
 
     /// Enables checksum verification of a mapped store's experts. They are verified before first use, or
-    /// immediately if the device copies weights.
+    /// immediately if they were copied: by the device, or since this rank holds slices of them.
     ///
     /// # Errors
     /// Returns an error if a plane is damaged.
@@ -145,7 +145,8 @@ impl<B: Backend> ExpertCache<B> {
             return Ok(());
         };
         let checks = MappedChecks::new(source, layers.iter().map(Vec::len));
-        if B::WEIGHTS_IN_PLACE {
+        let is_copied = layers.iter().flatten().flatten().any(|expert| expert.is_divided());
+        if B::WEIGHTS_IN_PLACE && !is_copied {
             self.checks = checks;
             return Ok(());
         }
@@ -382,18 +383,19 @@ fn ranges(sorted: &[(u32, ExpertUse)]) -> impl Iterator<Item = (u32, Range<usize
 }
 
 /// Adds one expert's rows and the bytes they read to a step's statistics. `cut` is the highest level that the
-/// expert's planes provide.
+/// expert's planes provide. `is_counted` is false if another rank counts the same rows.
 fn count<B: Backend>(
     weights: &FeedForward<B>,
     uses: &[ExpertUse],
     cut: Option<Level>,
+    is_counted: bool,
     stats: &mut StepStats,
 ) {
     let mut rows = [0; Level::ALL.len()];
     let most = cut.unwrap_or(Level::L8);
     uses.iter().for_each(|used| rows[used.level.min(most).index()] += 1);
     for (level, rows) in Level::ALL.into_iter().zip(rows).filter(|(_, rows)| *rows > 0) {
-        stats.expert_uses[level.index()] += rows;
+        stats.expert_uses[level.index()] += if is_counted { rows } else { 0 };
         stats.expert_use_bytes += weights.prefix_bytes(level) * rows;
         stats.weight_bytes += weights.read_bytes(level);
     }
@@ -453,7 +455,8 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
                 PendingSource::Streamed(streamed) => streamed.cut(pinned.expert),
                 _ => None,
             };
-            count(&pinned.weights, pinned.uses, cut, stats);
+            let is_counted = self.placement.counts(self.layer);
+            count(&pinned.weights, pinned.uses, cut, is_counted, stats);
         }
         Ok(if self.ready.is_empty() && !self.has_host_work() { None } else { Some(&self.ready) })
     }
@@ -491,7 +494,7 @@ impl<'a, B: Backend> PendingExperts<'a, B> {
     ) -> Result<(), EngineError> {
         let PendingSource::Streamed(streamed) = &mut self.source else { return Ok(()) };
         streamed.compute_on_host(self.uses, per_token, out, encoder, &mut |weights, uses| {
-            count(weights, uses, None, stats);
+            count(weights, uses, None, true, stats);
         })
     }
 

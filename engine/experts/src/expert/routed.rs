@@ -98,9 +98,10 @@ impl<B: Backend> RoutedLayers<B> {
     /// Returns an error if device memory is exhausted.
     pub fn of(layers: &Layers<B>, backend: &mut B) -> Result<Self, EngineError> {
         let tables = layers.iter().map(|experts| {
-            // If another rank holds some, the host divides the uses.
+            // If another rank holds some, or rows of them, the host looks them up.
             let all: Option<Vec<_>> = experts.iter().cloned().collect();
-            let all = all.filter(|experts| !experts.is_empty());
+            let is_whole = |expert: &Arc<FeedForward<B>>| !expert.is_divided();
+            let all = all.filter(|experts| !experts.is_empty() && experts.iter().all(is_whole));
             all.map_or(Ok(None), |experts| backend.expert_table(&experts))
         });
         Ok(Self::with(tables.collect::<Result<_, _>>()?))

@@ -2,23 +2,26 @@
 
 use std::sync::Arc;
 
-use nestling_core::group::RankShare;
+use nestling_core::group::{ExpertDivision, RankShare};
+use nestling_core::rank_bytes::can_slice;
 use nestling_formats::store::{GroupId, Index};
-use nestling_import::{FeedForward, ModelConfig};
+use nestling_import::{FeedForward, LayerConfig, ModelConfig};
 
-/// Rank of each expert. It never changes a result.
+/// Rank of each expert, or all ranks for sliced experts. It never changes a result.
 #[derive(Clone, Debug)]
 pub struct Placement {
     share: RankShare,
     /// Ranks by measured frequency, `[layers][experts]`; empty if frequencies are not known.
     ranks: Arc<[Vec<usize>]>,
+    /// True for layers whose experts are sliced, `[layers]`; empty if none are.
+    sliced: Arc<[bool]>,
 }
 
 impl Placement {
     /// Places experts in turn. The layers begin at different ranks, so that the first experts of all layers do not meet
     /// in one.
     pub fn in_turn(share: RankShare) -> Self {
-        Self { share, ranks: Arc::new([]) }
+        Self { share, ranks: Arc::new([]), sliced: Arc::new([]) }
     }
 
     /// Places a store's experts by the frequencies that calibration has measured: the most frequent first, each on the
@@ -46,19 +49,49 @@ impl Placement {
     /// turn.
     pub fn by_frequency(frequencies: &[Vec<f32>], share: RankShare) -> Self {
         let layers = (0u32..).zip(frequencies);
-        Self { share, ranks: layers.map(|(layer, of)| placed(of, share.ranks, layer)).collect() }
+        let ranks = layers.map(|(layer, of)| placed(of, share.ranks, layer)).collect();
+        Self { share, ranks, sliced: Arc::new([]) }
     }
 
-    /// Returns the rank that holds an expert.
+    /// Slices the experts of all layers in which they have a tile of rows for each rank, if the division asks for it.
+    #[must_use]
+    pub fn divided(self, division: ExpertDivision, config: &ModelConfig) -> Self {
+        let is_sliced = |layer: &LayerConfig| match layer.feed_forward {
+            FeedForward::Moe { moe_intermediate_size, .. } => {
+                can_slice(moe_intermediate_size, config.hidden_size, self.share)
+            }
+            FeedForward::Absent | FeedForward::Dense { .. } => false,
+        };
+        match division {
+            ExpertDivision::Whole => self,
+            ExpertDivision::Sliced => {
+                let sliced = config.layers.iter().map(is_sliced).collect();
+                Self { sliced, ..self }
+            }
+        }
+    }
+
+    /// Returns whether every rank holds some rows of each of a layer's experts.
+    pub fn is_sliced(&self, layer: u32) -> bool {
+        // Default: a layer without experts is not sliced.
+        self.sliced.get(layer as usize).copied().unwrap_or(false)
+    }
+
+    /// Returns whether this rank counts the uses of a layer's experts that it computes, so that one rank counts each.
+    pub fn counts(&self, layer: u32) -> bool {
+        !self.is_sliced(layer) || self.share.rank == 0
+    }
+
+    /// Returns the rank that holds an expert, if it is whole.
     pub fn rank_of(&self, layer: u32, expert: u32) -> usize {
         let placed = self.ranks.get(layer as usize).and_then(|layer| layer.get(expert as usize));
         // Default: an expert of unknown frequency is placed in turn.
         placed.copied().unwrap_or((layer as usize + expert as usize) % self.share.ranks.max(1))
     }
 
-    /// Returns whether this rank holds an expert.
+    /// Returns whether this rank holds an expert, or some rows of it.
     pub fn holds(&self, layer: u32, expert: u32) -> bool {
-        self.rank_of(layer, expert) == self.share.rank
+        self.is_sliced(layer) || self.rank_of(layer, expert) == self.share.rank
     }
 }
 

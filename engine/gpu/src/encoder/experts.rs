@@ -25,15 +25,15 @@ use crate::scratch::{QuantizedRoom, ScratchRoom};
 use crate::storage::word;
 
 /// One feed-forward block at one level, for a range of row pairs.
-struct PartUse<'a, D: Device> {
-    weights: &'a FeedForward<D>,
-    level: Level,
-    pairs: Range<usize>,
+pub(super) struct PartUse<'a, D: Device> {
+    pub weights: &'a FeedForward<D>,
+    pub level: Level,
+    pub pairs: Range<usize>,
 }
 
 /// Properties that blocks must share to be computed together.
 #[derive(PartialEq)]
-struct Likeness {
+pub(super) struct Likeness {
     activation: Activation,
     width: usize,
     kind: ProductKind,
@@ -41,7 +41,7 @@ struct Likeness {
 }
 
 impl<D: Device> PartUse<'_, D> {
-    fn likeness(&self) -> Likeness {
+    pub fn likeness(&self) -> Likeness {
         let FeedForward { activation, up, down, .. } = self.weights;
         let (width, down) = (up.matrix.form.rows, down.matrix.form);
         Likeness { activation: *activation, width, kind: down.kind, rotated: down.rotated }
@@ -49,9 +49,9 @@ impl<D: Device> PartUse<'_, D> {
 }
 
 /// Feed-forward blocks and the row pairs that use them.
-struct PartUses<'a, D: Device> {
-    uses: &'a [PartUse<'a, D>],
-    pairs: &'a [RowPair],
+pub(super) struct PartUses<'a, D: Device> {
+    pub uses: &'a [PartUse<'a, D>],
+    pub pairs: &'a [RowPair],
 }
 
 pub(super) fn ffn<D: Device>(
@@ -62,15 +62,30 @@ pub(super) fn ffn<D: Device>(
     write: Write,
     out: &mut GpuBuffer<D>,
 ) -> Result<(), EngineError> {
+    let (uses, pairs) = dense_uses(device, weights, levels, x, write, out)?;
+    let output = Output::of(out, write);
+    feed_forward(device, &PartUses { uses: &uses, pairs: &pairs }, x, &output)
+}
+
+/// Uses of parts, and the row pairs that they refer to.
+pub(super) type UsesOfPairs<'a, D> = (Vec<PartUse<'a, D>>, Vec<RowPair>);
+
+/// Returns the uses of a block that all rows pass.
+pub(super) fn dense_uses<'a, D: Device>(
+    device: &mut D,
+    weights: &'a FeedForward<D>,
+    levels: &[Level],
+    x: &GpuBuffer<D>,
+    write: Write,
+    out: &mut GpuBuffer<D>,
+) -> Result<UsesOfPairs<'a, D>, EngineError> {
     match write {
         Write::Set => out.resize(device, x.rows)?,
         Write::Add => {}
     }
     let (pairs, ranges) = pairs_by_level(x.rows, levels)?;
     let uses = ranges.into_iter().map(|(level, pairs)| PartUse { weights, level, pairs });
-    let uses: Vec<_> = uses.collect();
-    let output = Output::of(out, write);
-    feed_forward(device, &PartUses { uses: &uses, pairs: &pairs }, x, &output)
+    Ok((uses.collect(), pairs))
 }
 
 pub(super) fn experts<D: Device>(
@@ -80,6 +95,19 @@ pub(super) fn experts<D: Device>(
     x: &GpuBuffer<D>,
     out: &mut GpuBuffer<D>,
 ) -> Result<(), EngineError> {
+    let (uses, pairs) = expert_uses(device, experts, routing, x, out)?;
+    let output = Output::of(out, Write::Set);
+    feed_forward(device, &PartUses { uses: &uses, pairs: &pairs }, x, &output)
+}
+
+/// Returns the uses of experts.
+pub(super) fn expert_uses<'a, D: Device>(
+    device: &mut D,
+    experts: &'a [PinnedExpert<'_, D>],
+    routing: &GpuRouting<D>,
+    x: &GpuBuffer<D>,
+    out: &mut GpuBuffer<D>,
+) -> Result<UsesOfPairs<'a, D>, EngineError> {
     let per_token = routing.per_token;
     out.resize(device, x.rows * per_token)?;
     let (mut uses, mut pairs) = (Vec::new(), Vec::new());
@@ -88,8 +116,7 @@ pub(super) fn experts<D: Device>(
         let weights = &*expert.weights;
         uses.extend(ranges.into_iter().map(|(level, pairs)| PartUse { weights, level, pairs }));
     }
-    let output = Output::of(out, Write::Set);
-    feed_forward(device, &PartUses { uses: &uses, pairs: &pairs }, x, &output)
+    Ok((uses, pairs))
 }
 
 fn feed_forward<D: Device>(

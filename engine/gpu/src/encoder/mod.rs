@@ -368,6 +368,17 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
         experts::experts(self.operation()?, experts, routing, x, out)
     }
 
+    fn experts_of_rank(
+        &mut self,
+        experts: &[PinnedExpert<'_, D>],
+        routing: &GpuRouting<D>,
+        x: &GpuBuffer<D>,
+        complete: CompleteInner<'_>,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<(), EngineError> {
+        rank::experts(self.operation()?, experts, routing, x, complete, out)
+    }
+
     async fn finish(&mut self) -> Result<(), EngineError> {
         let notes = &self.device.state().notes;
         if notes.uses.is_open() || notes.part().is_some() {

@@ -1,29 +1,26 @@
-//! Feed-forward parts of which each rank holds rows.
+//! Feed-forward parts of which each rank holds rows: dense ones, and sliced experts.
 //!
 //! Other ranks' gates and ups are gathered, where the CPU gathers their joined activations. So the kernels that join,
 //! rotate and quantize are those of one rank.
 
-use std::ops::Range;
-
 use nestling_core::EngineError;
-use nestling_core::backend::{CompleteInner, FeedForward, Write};
+use nestling_core::backend::{CompleteInner, FeedForward, PinnedExpert, Write};
 use nestling_formats::Level;
 
-use super::experts::gated;
+use super::experts::{PartUse, PartUses, dense_uses, expert_uses, gated};
 use super::products::{input_of, products};
 use crate::command_recorder::CommandRecorder;
 use crate::device::Device;
 use crate::device_scratch::DeviceScratch;
-use crate::memory::GpuBuffer;
+use crate::memory::{GpuBuffer, GpuRouting};
 use crate::operation::{Input, Job, Joint, Output, Products};
-use crate::row_pairs::{RowPair, by_way_of, pairs_by_level, within};
+use crate::row_pairs::{RowPair, by_way_of, within};
 use crate::scratch::ScratchRoom;
 
-/// A part of a step's rows: as many as scratch memory has room for.
+/// A part of a step's row pairs: as many as scratch memory has room for, of parts that are computed together.
 struct Window<'a, D: Device> {
-    weights: &'a FeedForward<D>,
-    /// Pairs of each level, relative to the window.
-    levels: Vec<(Level, Range<usize>)>,
+    /// Uses with pairs relative to the window.
+    uses: Vec<PartUse<'a, D>>,
     pairs: &'a [RowPair],
 }
 
@@ -37,39 +34,73 @@ pub(super) fn ffn<D: Device>(
     complete: CompleteInner<'_>,
     out: &mut GpuBuffer<D>,
 ) -> Result<(), EngineError> {
-    match write {
-        Write::Set => out.resize(device, x.rows)?,
-        Write::Add => {}
-    }
-    let (pairs, ranges) = pairs_by_level(x.rows, levels)?;
-    let width = weights.up.outputs.whole;
+    let (uses, pairs) = dense_uses(device, weights, levels, x, write, out)?;
+    let output = Output::of(out, write);
+    feed_forward(device, &PartUses { uses: &uses, pairs: &pairs }, x, complete, &output)
+}
+
+/// Computes sliced experts; `complete` replaces gates and ups of other ranks.
+pub(super) fn experts<D: Device>(
+    device: &mut D,
+    experts: &[PinnedExpert<'_, D>],
+    routing: &GpuRouting<D>,
+    x: &GpuBuffer<D>,
+    complete: CompleteInner<'_>,
+    out: &mut GpuBuffer<D>,
+) -> Result<(), EngineError> {
+    let (uses, pairs) = expert_uses(device, experts, routing, x, out)?;
+    let output = Output::of(out, Write::Set);
+    feed_forward(device, &PartUses { uses: &uses, pairs: &pairs }, x, complete, &output)
+}
+
+fn feed_forward<D: Device>(
+    device: &mut D,
+    PartUses { uses, pairs }: &PartUses<'_, D>,
+    x: &GpuBuffer<D>,
+    complete: CompleteInner<'_>,
+    output: &Output<D::Binding>,
+) -> Result<(), EngineError> {
+    let weights = uses.iter().map(|used| used.weights);
+    let first = weights.flat_map(|part| [&part.gate_or_up().matrix, &part.up.matrix]);
+    let input = input_of(device, x, first)?;
     let room = D::GATE_UP_BYTES_MAX.min(device.allocation_bytes_max()) as usize;
-    let rows_max = (room / (8 * width.max(1))).max(1);
-    let windows: Vec<_> = (0..pairs.len())
-        .step_by(rows_max)
-        .map(|start| {
-            let window = start..pairs.len().min(start + rows_max);
-            let of_level =
-                |(level, range): &(Level, Range<usize>)| (*level, within(range, &window));
-            let levels = ranges.iter().map(of_level).filter(|(_, range)| !range.is_empty());
-            Window { weights, levels: levels.collect(), pairs: &pairs[window.clone()] }
-        })
-        .collect();
-    let first = [&weights.gate_or_up().matrix, &weights.up.matrix];
-    let input = input_of(device, x, first.into_iter())?;
-    let mut values = Vec::new(); // [T, 2, I]
+    let windows = windows(uses, pairs, room);
+    let mut values = Vec::new(); // [pairs, 2, I]
     for window in &windows {
         window.compute_gates_and_ups(device, &input, &mut values)?;
     }
     complete(&mut values)?;
-    let output = Output::of(out, write);
     let mut rest = &values[..];
     for window in &windows {
-        let (values, after) = rest.split_at(2 * width * window.pairs.len());
-        window.multiply_down(device, values, &output)?;
+        let (values, after) = rest.split_at(window.count());
+        window.multiply_down(device, values, output)?;
         rest = after;
     }
     Ok(())
+}
+
+/// Divides uses into windows whose gates and ups fit into `room` bytes.
+fn windows<'a, D: Device>(
+    uses: &[PartUse<'a, D>],
+    pairs: &'a [RowPair],
+    room: usize,
+) -> Vec<Window<'a, D>> {
+    let mut windows = Vec::new();
+    for uses in uses.chunk_by(|a, b| a.likeness() == b.likeness()) {
+        let (Some(first), Some(last)) = (uses.first(), uses.last()) else { continue };
+        let width = first.weights.up.outputs.whole;
+        let rows_max = (room / (8 * width.max(1))).max(1);
+        for start in (first.pairs.start..last.pairs.end).step_by(rows_max) {
+            let window = start..last.pairs.end.min(start + rows_max);
+            let of_use = |used: &PartUse<'a, D>| {
+                let (weights, level) = (used.weights, used.level);
+                PartUse { weights, level, pairs: within(&used.pairs, &window) }
+            };
+            let uses = uses.iter().map(of_use).filter(|used| !used.pairs.is_empty());
+            windows.push(Window { uses: uses.collect(), pairs: &pairs[window.clone()] });
+        }
+    }
+    windows
 }
 
 impl<D: Device> Window<'_, D> {
@@ -78,15 +109,14 @@ impl<D: Device> Window<'_, D> {
         &self,
         device: &mut D,
         input: &Input<D::Binding>,
-        values: &mut Vec<f32>, // [T, 2, I]
+        values: &mut Vec<f32>, // [pairs, 2, I]
     ) -> Result<(), EngineError> {
-        let (gate, up) = (self.weights.gate_or_up(), &self.weights.up);
-        let (width, count) = (up.outputs.whole, self.count());
+        let (width, count) = (self.width(), self.count());
         let (pairs, _) = by_way_of(self.pairs);
-        let mut jobs = Vec::with_capacity(2 * self.levels.len());
-        for (level, pairs) in &self.levels {
-            jobs.push(Job::new(gate, *level, 0, pairs.clone())?);
-            jobs.push(Job::new(up, *level, width, pairs.clone())?);
+        let mut jobs = Vec::with_capacity(2 * self.uses.len());
+        for PartUse { weights, level, pairs } in &self.uses {
+            jobs.push(Job::new(weights.gate_or_up(), *level, 0, pairs.clone())?);
+            jobs.push(Job::new(&weights.up, *level, width, pairs.clone())?);
         }
         let gate_up = device.scratch(ScratchRoom::GateUp, count)?;
         let output = Output { values: gate_up.clone(), cols: 2 * width, write: Write::Set };
@@ -101,24 +131,32 @@ impl<D: Device> Window<'_, D> {
     fn multiply_down(
         &self,
         device: &mut D,
-        values: &[f32], // [T, 2, I]
+        values: &[f32], // [pairs, 2, I]
         output: &Output<D::Binding>,
     ) -> Result<(), EngineError> {
-        let FeedForward { activation, up, down, .. } = self.weights;
+        let Some(first) = self.uses.first() else { return Ok(()) };
+        let FeedForward { activation, down, .. } = first.weights;
         let (_, pairs) = by_way_of(self.pairs);
         let gate_up = device.scratch(ScratchRoom::GateUp, self.count())?;
         device.recorder().write(bytemuck::cast_slice(values), &gate_up, 0)?;
         device.recorder().begin_operation()?;
         let form = down.matrix.form;
         let joint = Joint { activation: *activation, kind: form.kind, rotated: form.rotated };
-        let input = gated(device, joint, gate_up, self.pairs.len(), up.outputs.whole)?;
-        let job = |(level, pairs): &(Level, Range<usize>)| Job::new(down, *level, 0, pairs.clone());
-        let jobs = self.levels.iter().map(job).collect::<Result<Vec<_>, _>>()?;
+        let input = gated(device, joint, gate_up, self.pairs.len(), self.width())?;
+        let job =
+            |used: &PartUse<'_, D>| Job::new(&used.weights.down, used.level, 0, used.pairs.clone());
+        let jobs = self.uses.iter().map(job).collect::<Result<Vec<_>, _>>()?;
         products(device, &Products { jobs: &jobs, pairs: &pairs, input: &input, output })
+    }
+
+    /// Inner width of the whole parts.
+    fn width(&self) -> usize {
+        // Default: a window without uses has no values.
+        self.uses.first().map_or(0, |used| used.weights.up.outputs.whole)
     }
 
     /// Number of gates and ups.
     fn count(&self) -> usize {
-        2 * self.weights.up.outputs.whole * self.pairs.len()
+        2 * self.width() * self.pairs.len()
     }
 }

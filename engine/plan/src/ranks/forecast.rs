@@ -1,17 +1,18 @@
 //! Speed of a model over ranks.
 
-use nestling_core::group::RankShare;
-use nestling_core::rank_bytes::group_bytes_elsewhere;
+use nestling_core::group::{ExpertDivision, RankShare};
+use nestling_core::rank_bytes::{group_bytes_elsewhere, sliced_bytes_elsewhere};
 use nestling_experts::residency::Placement;
+use nestling_formats::Level;
 use nestling_formats::store::{GroupId, Index};
 use nestling_import::{FeedForward, ModelConfig};
 
 use super::busiest::busiest_rank_experts;
 use super::fabric::{Fabric, Operation};
-use super::traffic::{ExpertForm, PlannedExchange, Traffic};
+use super::traffic::{PlannedExchange, Traffic};
 use crate::plan::{
-    COMPUTE_SHARE, Demand, LAYER_S, LayerDemand, LevelMix, MachineSpeed, NOT_OVERLAPPED, TOKEN_S,
-    forecast,
+    COMPUTE_SHARE, Demand, ExpertDemand, LAYER_S, LayerDemand, LevelMix, MachineSpeed,
+    NOT_OVERLAPPED, TOKEN_S, forecast,
 };
 
 /// Time of each further row of a product, as a share of the time to read its weights for the first row.
@@ -21,7 +22,7 @@ pub const FURTHER_ROW_SHARE: f64 = 0.2;
 #[derive(Clone, Debug, PartialEq)]
 pub struct RankedModel {
     /// Division of the experts.
-    pub form: ExpertForm,
+    pub division: ExpertDivision,
     /// Demand of each rank.
     pub demands: Vec<Demand>, // [ranks]
     /// Exchanges of a step.
@@ -138,10 +139,10 @@ impl RankedModel {
         config: &ModelConfig,
         whole: &Demand,
         ranks: usize,
-        form: ExpertForm,
+        division: ExpertDivision,
     ) -> Self {
         let demand_of = |share: RankShare| {
-            let placement = Placement::of_index(index, config, share);
+            let placement = Placement::of_index(index, config, share).divided(division, config);
             // Like `Demand::of_store`: the embedding counts if it is the head.
             let has_head = index.group(&GroupId::Head).is_some();
             let groups = index.groups().iter();
@@ -152,18 +153,19 @@ impl RankedModel {
             let mixtures =
                 mixtures.filter(|(_, layer)| matches!(layer.feed_forward, FeedForward::Moe { .. }));
             let layers = mixtures.zip(&whole.layers).map(|((layer, _), demand)| {
-                let mut experts = demand.experts.clone();
-                match form {
-                    ExpertForm::Whole => {
-                        let mut number = 0u32..;
-                        // Default: the number of experts is limited, so there is a next one.
-                        experts.retain(|_| placement.holds(layer, number.next().unwrap_or(0)));
-                    }
-                    ExpertForm::Sliced => experts.iter_mut().for_each(|expert| {
-                        expert.plane_bytes =
-                            expert.plane_bytes.map(|bytes| bytes.div_ceil(ranks as u64));
-                    }),
-                }
+                let experts = (0u32..).zip(&demand.experts);
+                let held = experts.filter(|(expert, _)| placement.holds(layer, *expert));
+                let experts = held.map(|(expert, demand)| match placement.is_sliced(layer) {
+                    true => slice_of(
+                        index,
+                        GroupId::expert_of(layer, expert),
+                        whole.level,
+                        demand,
+                        share,
+                    ),
+                    false => *demand,
+                });
+                let experts = experts.collect();
                 LayerDemand { chosen: demand.chosen, experts }
             });
             Demand {
@@ -173,7 +175,7 @@ impl RankedModel {
             }
         };
         let demands = RankShare { rank: 0, ranks }.all().map(demand_of).collect();
-        Self { form, demands, traffic: Traffic::of_index(index, config, ranks, form) }
+        Self { division, demands, traffic: Traffic::of_index(index, config, ranks, division) }
     }
 
     /// Returns the share of expert uses of the busiest rank over the mean, in the long run: by the measured or assumed
@@ -257,9 +259,9 @@ impl RankedModel {
     /// Returns the expected load of each layer in a step of `rows` rows.
     pub fn loads(&self, rows: usize) -> Vec<ExpertLoad> {
         // A slice of every expert is on each rank, so that all ranks compute the same experts.
-        let ranks = match self.form {
-            ExpertForm::Whole => &self.demands[..],
-            ExpertForm::Sliced => &self.demands[..self.demands.len().min(1)],
+        let ranks = match self.division {
+            ExpertDivision::Whole => &self.demands[..],
+            ExpertDivision::Sliced => &self.demands[..self.demands.len().min(1)],
         };
         // Default: without ranks, there are no layers.
         let layers = ranks.first().map_or(0, |demand| demand.layers.len());
@@ -314,6 +316,25 @@ impl RankedModel {
         let around = 2.0 * fabric.time(Operation::AllGather, 0.0, ranks).latency_s;
         (layers.0 + head.0 + around, layers.1 + head.1)
     }
+}
+
+/// Returns the demand of a rank's rows of an expert.
+fn slice_of(
+    index: &Index,
+    id: GroupId,
+    level: Level,
+    whole: &ExpertDemand,
+    share: RankShare,
+) -> ExpertDemand {
+    // Default: an expert that the store lacks has no bytes; opening refuses such a store.
+    let elsewhere = index.group(&id).map_or(0, |group| {
+        // Default: a level without a section in the store uses no planes.
+        sliced_bytes_elsewhere(group, index.planes_at(group, level).unwrap_or(0), share)
+    });
+    let sum = whole.plane_bytes.iter().sum::<u64>().max(1);
+    let held = sum.saturating_sub(elsewhere) as f64 / sum as f64;
+    let plane_bytes = whole.plane_bytes.map(|bytes| (bytes as f64 * held) as u64);
+    ExpertDemand { plane_bytes, rate: whole.rate }
 }
 
 /// Returns the mean of the loads of layers.

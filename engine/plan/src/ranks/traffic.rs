@@ -1,7 +1,7 @@
 //! Exchanges of a step, and their bytes.
 
-use nestling_core::group::{RankShare, UNIT_ROWS};
-use nestling_core::rank_bytes::held_rows;
+use nestling_core::group::{ExpertDivision, RankShare};
+use nestling_core::rank_bytes::{can_slice, held_rows};
 use nestling_formats::MatrixKind;
 use nestling_formats::store::{Group, GroupId, Index};
 use nestling_import::{FeedForward, ModelConfig};
@@ -30,21 +30,6 @@ const PRODUCTS: [&[MatrixKind]; 14] = [
 /// Bytes of a value that ranks exchange.
 const VALUE_BYTES: f64 = 4.0;
 
-/// Bytes of a value of experts' inner rows with 8 bits, and a scale of 4 bytes for 32 values.
-const INNER_BYTES: f64 = 1.125;
-
-/// Rows in which the inner width of an expert can be divided.
-const INNER_UNIT: usize = 32;
-
-/// Division of a layer's experts over ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ExpertForm {
-    /// Each expert belongs to one rank.
-    Whole,
-    /// Each rank holds some rows of every expert. The engine does not implement it.
-    Sliced,
-}
-
 /// An exchange. Bytes are those of a row, for a rank of mean load, to or from all others together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PlannedExchange {
@@ -72,7 +57,12 @@ pub struct Traffic {
 impl Traffic {
     /// Returns the exchanges of a step of a store's model. In the last layer of a prompt, which continues with few rows,
     /// a step has one exchange more, and fewer bytes.
-    pub fn of_index(index: &Index, config: &ModelConfig, ranks: usize, form: ExpertForm) -> Self {
+    pub fn of_index(
+        index: &Index,
+        config: &ModelConfig,
+        ranks: usize,
+        division: ExpertDivision,
+    ) -> Self {
         let share = RankShare { rank: 0, ranks };
         let layers = (0u32..).zip(&config.layers).map(|(layer, parts)| {
             // Default: a layer that the store lacks has no exchanges; opening refuses such a store.
@@ -81,8 +71,14 @@ impl Traffic {
             if let FeedForward::Moe { num_experts_per_tok, moe_intermediate_size, .. } =
                 parts.feed_forward
             {
-                let (chosen, inner) = (num_experts_per_tok as f64, moe_intermediate_size as f64);
-                exchanges.extend(mixture(form, chosen, inner, config.hidden_size, ranks));
+                let (chosen, inner) = (num_experts_per_tok, moe_intermediate_size);
+                let hidden = config.hidden_size;
+                exchanges.extend(match division {
+                    ExpertDivision::Sliced if can_slice(inner, hidden, share) => {
+                        sliced_mixture(chosen, inner, hidden, share)
+                    }
+                    _ => mixture(chosen, hidden, ranks),
+                });
             }
             exchanges
         });
@@ -122,13 +118,14 @@ impl Traffic {
     }
 }
 
-/// Returns whether experts can be sliced: each rank needs a unit of their inner rows.
+/// Returns whether experts can be sliced so that each rank has an equal load: each gets some of their inner rows, and of
+/// their outputs.
 pub fn can_be_sliced(config: &ModelConfig, ranks: usize) -> bool {
+    let is_divided = |rows| RankShare { rank: 0, ranks }.rows(rows).is_some();
     config.has_experts()
         && config.layers.iter().all(|layer| match layer.feed_forward {
             FeedForward::Moe { moe_intermediate_size, .. } => {
-                moe_intermediate_size / INNER_UNIT >= ranks
-                    && config.hidden_size / UNIT_ROWS >= ranks
+                is_divided(moe_intermediate_size) && is_divided(config.hidden_size)
             }
             FeedForward::Absent | FeedForward::Dense { .. } => true,
         })
@@ -156,28 +153,30 @@ fn gather(columns: usize, ranks: usize) -> PlannedExchange {
     }
 }
 
-/// Returns the exchanges of a mixture of experts.
-fn mixture(
-    form: ExpertForm,
-    chosen: f64,
-    inner: f64,
-    hidden: usize,
-    ranks: usize,
-) -> Vec<PlannedExchange> {
+/// Returns the exchanges of a mixture of whole experts.
+fn mixture(chosen: usize, hidden: usize, ranks: usize) -> Vec<PlannedExchange> {
     if ranks < 2 {
         return Vec::new();
     }
     let elsewhere = (ranks - 1) as f64 / ranks as f64;
-    let (operation, by_load, received_bytes) = match form {
-        // A rank's columns of the expert rows of others, each with its number.
-        ExpertForm::Whole => {
-            let columns = VALUE_BYTES * (1.0 + hidden as f64 / ranks as f64);
-            (Operation::Exchange, true, chosen * elsewhere * columns)
-        }
-        ExpertForm::Sliced => {
-            (Operation::AllGather, false, chosen * inner * INNER_BYTES * elsewhere)
-        }
+    // A rank's columns of the expert rows of others, each with its number.
+    let columns = VALUE_BYTES * (1.0 + hidden as f64 / ranks as f64);
+    let rows = PlannedExchange {
+        operation: Operation::Exchange,
+        received_bytes: chosen as f64 * elsewhere * columns,
+        by_load: true,
     };
-    let rows = PlannedExchange { operation, received_bytes, by_load };
     vec![rows, gather(hidden, ranks)]
+}
+
+/// Returns the exchanges of a mixture of sliced experts: the inner activations of all expert rows, and the sums.
+fn sliced_mixture(
+    chosen: usize,
+    inner: usize,
+    hidden: usize,
+    share: RankShare,
+) -> Vec<PlannedExchange> {
+    let inner_rows = share.rows(inner).map(|_| gather(chosen * inner, share.ranks));
+    let sums = share.rows(hidden).map(|_| gather(hidden, share.ranks));
+    inner_rows.into_iter().chain(sums).collect()
 }

@@ -36,7 +36,7 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 }
 
 /// Compares prompts, single rows and greedy tokens of a model over ranks with those of one rank.
-fn assert_same(
+pub fn assert_same(
     alone: &mut dyn ModelRunner,
     source: &Arc<dyn ExpertSource>,
     options: &RunnerOptions,

@@ -16,3 +16,5 @@ mod planned;
 mod recovered;
 #[cfg(test)]
 mod sampled;
+#[cfg(test)]
+mod sliced;

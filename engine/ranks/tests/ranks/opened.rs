@@ -26,7 +26,7 @@ pub fn engine(memory_budget: Option<u64>) -> Engine {
     Engine::new(options).unwrap()
 }
 
-fn bundled() -> Arc<Store> {
+pub fn bundled() -> Arc<Store> {
     Arc::new(Store::open(store_path()).unwrap())
 }
 
@@ -35,7 +35,7 @@ pub fn open(engine: &Engine, options: &ModelOptions, ranks: usize) -> Result<Mod
     open_on_threads(engine, source, options, RankOptions::new(ranks), &mut |_| {}, &cancel)
 }
 
-fn text(model: &Model) -> String {
+pub fn text(model: &Model) -> String {
     let options = GenerateOptions { max_tokens: Some(8), ..GenerateOptions::greedy() };
     model.session().generate(PROMPT, &options).unwrap().into_text().unwrap()
 }

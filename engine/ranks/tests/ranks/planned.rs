@@ -1,8 +1,12 @@
 //! Planned exchanges beside the counters of the groups.
 
-use nestling_core::group::GroupCounters;
+use std::sync::Arc;
+
+use nestling_core::group::{ExpertDivision, GroupCounters};
+use nestling_experts::expert::ExpertSource;
 use nestling_formats::Level;
-use nestling_plan::ranks::{ExpertForm, Traffic};
+use nestling_formats::store::Store;
+use nestling_plan::ranks::Traffic;
 use nestling_runtime::model::RunnerOptions;
 use nestling_testkit::runners::{all_logits, some_tokens};
 
@@ -20,33 +24,50 @@ fn all_families_exchange_what_a_plan_says() {
         let source = source(&store);
         let config = source.config().clone();
         let ranks = [2, 4, 3][index % 3];
-        let planned = Traffic::of_index(store.index(), &config, ranks, ExpertForm::Whole);
-        let tokens = some_tokens(ROWS, config.vocab_size, 5);
-        let mut group = Ranks::new(&source, &RunnerOptions::default(), ranks);
-        // The model is open once it has answered.
-        all_logits(group.lead(), &tokens, Level::L4, ROWS);
-        let first = group.groups[0].counters().exchanges;
-        let before: Vec<_> = group.groups.iter().map(|rank| settled(&**rank, first)).collect();
-        all_logits(group.lead(), &tokens, Level::L4, ROWS);
-        let (mut received, mut messages) = (0, 0);
-        for (rank, before) in group.groups.iter().zip(&before) {
-            let expected = before.exchanges + planned.exchanges() as u64;
-            let now: GroupCounters = settled(&**rank, expected);
-            assert_eq!(now.exchanges, expected, "{name} over {ranks} ranks");
-            received += now.received_bytes - before.received_bytes;
-            messages += now.messages - before.messages;
+        for division in [ExpertDivision::Whole, ExpertDivision::Sliced] {
+            if division == ExpertDivision::Whole || config.has_experts() {
+                assert_planned(&store, &source, ranks, division, &name);
+            }
         }
-        // Rank 0 alone sends the order.
-        let expected = planned.messages() * ranks + (ranks - 1);
-        assert_eq!(messages as usize, expected, "{name} over {ranks} ranks");
-        // Orders and reports are short, and columns of an odd width are not the same for all ranks.
-        let expected = planned.row_bytes() * (ROWS * ranks) as f64;
-        let found = received as f64;
-        let short = 400.0 * (ranks * ranks) as f64;
-        assert!(
-            found > 0.97 * expected && found < 1.03 * expected + short,
-            "{name} over {ranks} ranks: {found} bytes, planned {expected}"
-        );
-        assert!(group.close().iter().all(Result::is_ok));
     }
+}
+
+fn assert_planned(
+    store: &Store,
+    source: &Arc<dyn ExpertSource>,
+    ranks: usize,
+    expert_division: ExpertDivision,
+    name: &str,
+) {
+    let name = format!("{name}, {expert_division:?} experts");
+    let config = source.config();
+    let planned = Traffic::of_index(store.index(), config, ranks, expert_division);
+    let options = RunnerOptions { expert_division, ..RunnerOptions::default() };
+    let tokens = some_tokens(ROWS, config.vocab_size, 5);
+    let mut group = Ranks::new(source, &options, ranks);
+    // The model is open once it has answered.
+    all_logits(group.lead(), &tokens, Level::L4, ROWS);
+    let first = group.groups[0].counters().exchanges;
+    let before: Vec<_> = group.groups.iter().map(|rank| settled(&**rank, first)).collect();
+    all_logits(group.lead(), &tokens, Level::L4, ROWS);
+    let (mut received, mut messages) = (0, 0);
+    for (rank, before) in group.groups.iter().zip(&before) {
+        let expected = before.exchanges + planned.exchanges() as u64;
+        let now: GroupCounters = settled(&**rank, expected);
+        assert_eq!(now.exchanges, expected, "{name} over {ranks} ranks");
+        received += now.received_bytes - before.received_bytes;
+        messages += now.messages - before.messages;
+    }
+    // Rank 0 alone sends the order.
+    let expected = planned.messages() * ranks + (ranks - 1);
+    assert_eq!(messages as usize, expected, "{name} over {ranks} ranks");
+    // Orders and reports are short, and columns of an odd width are not the same for all ranks.
+    let expected = planned.row_bytes() * (ROWS * ranks) as f64;
+    let found = received as f64;
+    let short = 400.0 * (ranks * ranks) as f64;
+    assert!(
+        found > 0.97 * expected && found < 1.03 * expected + short,
+        "{name} over {ranks} ranks: {found} bytes, planned {expected}"
+    );
+    assert!(group.close().iter().all(Result::is_ok));
 }

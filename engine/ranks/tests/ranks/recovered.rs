@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::{EngineError, ErrorClass};
-use nestling_core::group::{Failure, Group, GroupCounters, LossCause, RankError, RankShare};
+use nestling_core::group::{
+    ExpertDivision, Failure, Group, GroupCounters, LossCause, RankError, RankShare,
+};
 use nestling_cpu::Cpu;
 use nestling_formats::store::Store;
 use nestling_ranks::{QueueGroup, RankBackends, RankOptions, open_on_backends};
@@ -336,6 +338,16 @@ fn a_rank_that_is_lost_during_a_recovery_is_replaced() {
                 }
             }
         }
+    });
+}
+
+#[test]
+fn a_rank_that_held_slices_is_replaced() {
+    watched(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut case = tiny(folder.path(), MODELS[0], Residence::Owned, 5);
+        case.options.expert_division = ExpertDivision::Sliced;
+        lose_on_threads(&case, Loss::Panic, SHORT_STEPS[1], 1);
     });
 }
 

@@ -2,13 +2,33 @@
 
 use nestling_formats::MatrixKind;
 use nestling_formats::store::GroupId;
+use nestling_import::ModelConfig;
 
 use super::weights::Loader;
 use nestling_core::backend::{Backend, Linear, Outputs};
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
+use nestling_core::group::{ExpertDivision, RankShare};
 use nestling_core::rank_bytes::held_rows;
 use nestling_core::weights::MatrixWeights;
+use nestling_experts::expert::StreamOptions;
+
+/// Refuses sliced experts that are streamed.
+///
+/// # Errors
+/// Fails with [`EngineError::SlicesStreamed`].
+pub(super) fn check_division(
+    division: ExpertDivision,
+    share: RankShare,
+    streaming: Option<&StreamOptions>,
+    config: &ModelConfig,
+) -> Result<(), EngineError> {
+    if division == ExpertDivision::Whole || !share.is_divided() || streaming.is_none() {
+        return Ok(());
+    }
+    let layers = config.layers.iter().filter(|layer| layer.is_mixture()).count();
+    Err(EngineError::SlicesStreamed { layers })
+}
 
 impl<B: Backend> Loader<'_, B> {
     /// Loads the head, to which the embedding may be tied.

@@ -6,6 +6,7 @@ use nestling_formats::memory::try_with_capacity;
 use nestling_import::{ContextLimit, FeedForward, ModelConfig, TokenMixer};
 
 use super::activations::Activations;
+use super::divided::check_division;
 use super::layer::Step;
 use super::memory::{LayerMemory, MemoryShape};
 use super::needs::model_needs;
@@ -17,6 +18,7 @@ use nestling_core::batch::{Batch, StepOutputKind, StepRows};
 use nestling_core::cancel::CancelToken;
 use nestling_core::driver::block_on;
 use nestling_core::error::EngineError;
+use nestling_core::group::ExpertDivision;
 use nestling_core::kv_cache::{KvDtype, KvShape, PageId, pages_for};
 use nestling_core::recurrent::{STATES_PER_SEQUENCE, StateId, StateShape};
 use nestling_core::routing_trace::TraceStep;
@@ -51,6 +53,8 @@ pub struct RunnerOptions {
     pub context_max: Option<usize>,
     /// Streaming of experts. `None` loads all of them with the model.
     pub streaming: Option<StreamOptions>,
+    /// Division of the experts if the backend is a rank of several.
+    pub expert_division: ExpertDivision,
     /// Recorder of events inside the model.
     pub recorder: Option<Arc<Recorder>>,
 }
@@ -66,6 +70,7 @@ impl Default for RunnerOptions {
             load_threads: std::thread::available_parallelism().map_or(1, usize::from),
             context_max: None,
             streaming: None,
+            expert_division: ExpertDivision::default(),
             recorder: None,
         }
     }
@@ -131,6 +136,8 @@ impl<B: Backend> Runner<B> {
         let config = source.config();
         let rows_max = options.rows_max.clamp(1, backend.limits().rows_max.max(1));
         check_limits(config, &backend)?;
+        let (division, share) = (options.expert_division, backend.share());
+        check_division(division, share, options.streaming.as_ref(), config)?;
         let context_max = context_max(options, config);
         let pages = options.kv_pages.unwrap_or(pages_for(context_max));
         let state_bytes = StateShape::model_state_bytes(config);
@@ -165,8 +172,8 @@ impl<B: Backend> Runner<B> {
         let streamed = options.streaming.as_ref().map(|_| options.activations);
         backend.prepare(&model_needs(&source, streamed, rows_max))?;
         let threads = options.load_threads;
-        let share = backend.share();
         let loader = Loader::new(&mut backend, &*source, options.activations, threads);
+        let loader = loader.divided(division);
         let (weights, mut experts) = match &options.streaming {
             None => loader.load(cancel, progress)?,
             Some(streaming) => {

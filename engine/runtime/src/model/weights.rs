@@ -20,6 +20,7 @@ use nestling_core::backend::{
 use nestling_core::batch::StepRows;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
+use nestling_core::group::ExpertDivision;
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_experts::expert::ExpertCache;
 use nestling_experts::expert::{ExpertSource, GroupsAhead, Matrices};
@@ -149,6 +150,7 @@ pub struct Loader<'a, B: Backend> {
     pub(super) source: &'a dyn ExpertSource,
     pub(super) activations: ActivationMode,
     pub(super) threads: usize,
+    division: ExpertDivision,
     /// Groups being read in the background, if any.
     ahead: Option<&'a GroupsAhead<'a>>,
 }
@@ -162,7 +164,14 @@ impl<'a, B: Backend> Loader<'a, B> {
         activations: ActivationMode,
         threads: usize,
     ) -> Self {
-        Self { backend, source, activations, threads, ahead: None }
+        let division = ExpertDivision::default();
+        Self { backend, source, activations, threads, division, ahead: None }
+    }
+
+    /// Sets the division of the experts over ranks.
+    #[must_use]
+    pub fn divided(self, division: ExpertDivision) -> Self {
+        Self { division, ..self }
     }
 }
 
@@ -179,6 +188,7 @@ impl<B: Backend> Loader<'_, B> {
     ) -> Result<(Weights<B>, ExpertCache<B>), EngineError> {
         let config = self.source.config().clone();
         let placement = self.source.placement(self.backend.share());
+        let placement = placement.divided(self.division, &config);
         let mut experts = Vec::new();
         let embedding = Rows::Held;
         let weights =
@@ -308,7 +318,7 @@ impl<B: Backend> Loader<'_, B> {
         };
         let shared = match layer.feed_forward.dense_size() {
             Some(intermediate_size) => {
-                let ffn = self.dense_feed_forward(dense, hidden, intermediate_size)?;
+                let ffn = self.rank_feed_forward(dense, hidden, intermediate_size, None)?;
                 Some(SharedWeights { ffn, gate: self.shared_gate(config, layer, &floats)? })
             }
             None => None,

@@ -116,7 +116,12 @@ impl Parts {
         activations: ActivationMode,
         streaming: Option<StreamOptions>,
     ) -> Result<Runner<B>, EngineError> {
-        let options = RunnerOptions {
+        self.try_with(backend, &Self::options(activations, streaming))
+    }
+
+    /// Returns the options of a runner.
+    pub fn options(activations: ActivationMode, streaming: Option<StreamOptions>) -> RunnerOptions {
+        RunnerOptions {
             rows_max: ROWS_MAX,
             kv_pages: Some(PAGES),
             kv_dtype: KvDtype::F16,
@@ -124,10 +129,18 @@ impl Parts {
             activations,
             load_threads: 2,
             ..RunnerOptions::default()
-        };
+        }
+    }
+
+    /// Works like [`Parts::try_runner`], with all options.
+    pub fn try_with<B: Backend>(
+        &self,
+        backend: B,
+        options: &RunnerOptions,
+    ) -> Result<Runner<B>, EngineError> {
         let cancel = CancelToken::new();
         let source = Arc::clone(&self.source);
-        Runner::load(backend, source, &options, &cancel, &mut |_, _| {})
+        Runner::load(backend, source, options, &cancel, &mut |_, _| {})
     }
 
     pub fn on_cpu(&self, activations: ActivationMode) -> Runner<Cpu> {

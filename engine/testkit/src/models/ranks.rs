@@ -5,12 +5,13 @@ use std::thread;
 use std::time::Duration;
 
 use nestling_core::backend::Backend;
-use nestling_core::group::Group;
+use nestling_core::group::{ExpertDivision, Group};
 use nestling_core::runner::ModelRunner;
 use nestling_core::weights::ActivationMode::{self, Float, Int8};
-use nestling_experts::expert::{CheckpointSource, HostExperts, StreamOptions};
+use nestling_experts::expert::{CheckpointSource, HostExperts};
 use nestling_formats::Level;
 use nestling_ranks::{LeadRunner, QueueGroup, follow};
+use nestling_runtime::model::RunnerOptions;
 
 use super::common::{Parts, all_logits, converted, family, parts, step, streaming};
 use super::streamed::{PROMPT, expert_bytes, run};
@@ -27,13 +28,11 @@ const PIECE: usize = 33;
 fn over_devices<D: ModelsDevice, T>(
     model: &Parts,
     ranks: usize,
-    activations: ActivationMode,
-    expert_budget: Option<u64>,
+    options: &RunnerOptions,
     work: impl FnOnce(&mut dyn ModelRunner) -> T,
 ) -> T {
     let backend = |rank: &Arc<dyn Group>| D::in_group(D::own_device(), Arc::clone(rank));
-    let streaming = expert_budget.map(|budget| streaming(budget, HostExperts::Never));
-    over_ranks(model, ranks, backend, activations, streaming, work)
+    over_ranks(model, ranks, backend, options, work)
 }
 
 /// Runs `work` with a model over ranks.
@@ -41,8 +40,7 @@ pub fn over_ranks<B: Backend, T>(
     model: &Parts,
     ranks: usize,
     backend: impl Fn(&Arc<dyn Group>) -> B,
-    activations: ActivationMode,
-    streaming: Option<StreamOptions>,
+    options: &RunnerOptions,
     work: impl FnOnce(&mut dyn ModelRunner) -> T,
 ) -> T {
     let group = QueueGroup::of_threads(ranks, TIMEOUT).into_iter();
@@ -50,14 +48,14 @@ pub fn over_ranks<B: Backend, T>(
     let follower = |rank: &Arc<dyn Group>| {
         let (backend, rank) = (backend(rank), Arc::clone(rank));
         let parts = Parts { source: Arc::clone(&model.source), text: Vec::new() };
-        let streaming = streaming.clone();
+        let options = options.clone();
         thread::spawn(move || {
-            let mut own = parts.try_streamed(backend, activations, streaming).unwrap();
+            let mut own = parts.try_with(backend, &options).unwrap();
             follow(&mut own, &*rank)
         })
     };
     let followers: Vec<_> = group[1..].iter().map(follower).collect();
-    let own = model.try_streamed(backend(&group[0]), activations, streaming.clone()).unwrap();
+    let own = model.try_with(backend(&group[0]), options).unwrap();
     let mut lead = LeadRunner::new(Box::new(own), Arc::clone(&group[0]));
     let result = work(&mut lead);
     group.clear();
@@ -82,8 +80,14 @@ fn is_the_same<D: ModelsDevice>(model: &Parts, ranks: usize, activations: Activa
     };
     let mut alone = model.runner(D::device(), activations, None);
     let expected = logits(&mut alone);
-    let found = over_devices::<D, _>(model, ranks, activations, None, logits);
-    assert!(found == expected, "{ranks} ranks");
+    for expert_division in [ExpertDivision::Whole, ExpertDivision::Sliced] {
+        if expert_division == ExpertDivision::Sliced && !model.source.config().has_experts() {
+            continue;
+        }
+        let options = RunnerOptions { expert_division, ..Parts::options(activations, None) };
+        let found = over_devices::<D, _>(model, ranks, &options, logits);
+        assert!(found == expected, "{ranks} ranks, {expert_division:?} experts");
+    }
 }
 
 fn is_the_same_for_a_checkpoint<D: ModelsDevice>(name: &str, ranks: usize) {
@@ -134,9 +138,10 @@ fn streamed_experts<D: ModelsDevice>() {
     let (expected, _) = run(&mut resident, tokens, &mut |_, _| {});
     let (all, least) = expert_bytes(&model);
     for budget in [None, Some(least.max(all / 4))] {
-        let (found, _) = over_devices::<D, _>(&model, 2, Int8, budget, |runner| {
-            run(runner, tokens, &mut |_, _| {})
-        });
+        let streaming = budget.map(|budget| streaming(budget, HostExperts::Never));
+        let options = Parts::options(Int8, streaming);
+        let (found, _) =
+            over_devices::<D, _>(&model, 2, &options, |runner| run(runner, tokens, &mut |_, _| {}));
         assert!(found == expected, "{budget:?}");
     }
 }
