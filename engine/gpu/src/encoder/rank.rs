@@ -143,9 +143,11 @@ impl<D: Device> Window<'_, D> {
         let form = down.matrix.form;
         let joint = Joint { activation: *activation, kind: form.kind, rotated: form.rotated };
         let input = gated(device, joint, gate_up, self.pairs.len(), self.width())?;
-        let job =
-            |used: &PartUse<'_, D>| Job::new(&used.weights.down, used.level, 0, used.pairs.clone());
-        let jobs = self.uses.iter().map(job).collect::<Result<Vec<_>, _>>()?;
+        let jobs = self.uses.iter().map(|used| {
+            let PartUse { weights, level, pairs } = used;
+            Job::new(&weights.down, *level, 0, pairs.clone())
+        });
+        let jobs = jobs.collect::<Result<Vec<_>, _>>()?;
         products(device, &Products { jobs: &jobs, pairs: &pairs, input: &input, output })
     }
 
