@@ -209,7 +209,7 @@ impl RankDevices {
                 let sharing = self.ranks_per_device;
                 let of_rank = move |group: &Arc<dyn Group>| {
                     let gpu = gpus[group.share().rank / sharing].again()?;
-                    Ok(nestling_cuda::in_group(gpu, Arc::clone(group)))
+                    Ok(nestling_cuda::rank_of(gpu, Arc::clone(group))?)
                 };
                 open_on_backends(of_rank, engine, source, options, self.ranks, progress, cancel)
             }
@@ -246,7 +246,7 @@ impl OpenDevice {
             Self::Cpu { .. } => user.with(|| Ok(cpu().in_group(Arc::clone(group)))),
             #[cfg(feature = "cuda")]
             Self::Cuda(gpu) => {
-                user.with(|| Ok(nestling_cuda::in_group(gpu.again()?, Arc::clone(group))))
+                user.with(|| Ok(nestling_cuda::rank_of(gpu.again()?, Arc::clone(group))?))
             }
             #[cfg(feature = "wgpu")]
             Self::Wgpu(gpu) => {
@@ -275,7 +275,7 @@ impl OpenDevice {
             #[cfg(feature = "cuda")]
             Self::Cuda(gpu) => {
                 let of_rank = |group: &Arc<dyn Group>| {
-                    Ok(nestling_cuda::in_group(gpu.again()?, Arc::clone(group)))
+                    Ok(nestling_cuda::rank_of(gpu.again()?, Arc::clone(group))?)
                 };
                 open_process_on(of_rank, engine, source, options, group, progress, cancel)
             }
