@@ -1,6 +1,7 @@
 //! Compute devices: parsing, opening, and passing their backends to models.
 
 use std::fmt;
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -119,6 +120,8 @@ pub struct DeviceOptions {
     pub device_budget: Option<u64>,
     /// Directory that caches compiled shaders and kernels between runs. `None` compiles them at each start.
     pub pipeline_cache: Option<PathBuf>,
+    /// Number of ranks that share a GPU. `None` means one. Ignored unless a model is opened over ranks.
+    pub ranks_per_device: Option<NonZero<usize>>,
 }
 
 /// An opened device, ready for a model.
@@ -304,6 +307,17 @@ impl OpenDevice {
         matches!(self, Self::Cpu { .. })
     }
 
+    /// Returns the kind of the device: `cpu`, `cuda` or `wgpu`.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Cpu { .. } => "cpu",
+            #[cfg(feature = "cuda")]
+            Self::Cuda(_) => "cuda",
+            #[cfg(feature = "wgpu")]
+            Self::Wgpu(_) => "wgpu",
+        }
+    }
+
     /// Returns the human-readable name of the device.
     pub fn name(&self) -> String {
         match self {
@@ -352,6 +366,20 @@ impl OpenDevice {
             Self::Cuda(gpu) => user.with(|| Ok(gpu.again()?)),
             #[cfg(feature = "wgpu")]
             Self::Wgpu(gpu) => user.with(|| Ok(gpu.again()?)),
+        }
+    }
+
+    /// Returns another backend of the same device.
+    ///
+    /// # Errors
+    /// Returns an error if the device is out of memory.
+    pub fn again(&self) -> Result<Self, EngineError> {
+        match self {
+            Self::Cpu { reason } => Ok(Self::Cpu { reason: reason.clone() }),
+            #[cfg(feature = "cuda")]
+            Self::Cuda(gpu) => Ok(Self::Cuda(Box::new(gpu.again()?))),
+            #[cfg(feature = "wgpu")]
+            Self::Wgpu(gpu) => Ok(Self::Wgpu(Box::new(gpu.again()?))),
         }
     }
 

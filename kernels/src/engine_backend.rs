@@ -18,6 +18,6 @@ impl Backend for CudaBackend {
 
     fn prepare(&mut self, needs: &ModelNeeds<'_>) -> Result<(), EngineError> {
         let requested = std::mem::take(&mut self.state.requested);
-        needs::reserve(&self.driver, &requested, needs)
+        needs::reserve(&self.driver, &requested, needs, self.state.peers.is_some())
     }
 }

@@ -26,7 +26,8 @@ const RANGES: u64 = 6;
 /// Maximum number of split attention blocks, times the heads of each.
 const SPLIT_BLOCKS: usize = 512 * 8;
 
-/// Checks that a model fits in the budget, and sets memory aside for allocations after the weights.
+/// Checks that a model fits in the budget, and sets memory aside for allocations after the weights. `has_peers` says that
+/// the device may exchange columns with those of other ranks.
 ///
 /// # Errors
 /// Fails with [`CudaError::BudgetTooSmall`].
@@ -34,8 +35,15 @@ pub(crate) fn reserve(
     driver: &Driver,
     requested: &RequestedMemory,
     needs: &ModelNeeds<'_>,
+    has_peers: bool,
 ) -> Result<(), EngineError> {
-    let bytes = ModelBytes::of::<CudaSizes>(requested, needs)?;
+    let mut bytes = ModelBytes::of::<CudaSizes>(requested, needs)?;
+    if has_peers {
+        // Columns of a buffer, while they move between devices.
+        let gathered = requested.buffers(needs.config).map(BufferSize::elements).max();
+        // Default: a model without buffers gathers nothing.
+        bytes.work += CudaSizes::scratch(4 * gathered.unwrap_or(0) as u64);
+    }
     let ModelBytes { weights, expert, kv, work } = bytes;
     let least = driver.allocated_bytes() + weights + expert + work + kv;
     let given = driver.budget();

@@ -75,6 +75,7 @@ pub const UNSAFE_FILES: &[&str] = &[
     "kernels/src/driver/emulated.rs",
     "kernels/src/emulated_device.rs",
     "kernels/src/emulation.rs",
+    "kernels/src/nccl.rs",
     "kernels/tests/parity/harness.rs",
     "shaders/src/pipeline_cache.rs",
     "shaders/src/vulkan.rs",

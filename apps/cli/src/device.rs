@@ -7,6 +7,7 @@ use crate::explain::explain;
 use crate::failure::{Failure, Result};
 use crate::kernels::kernels;
 use crate::places;
+use crate::processes;
 use nestling::cuda::{self, CudaDeviceDescription, CudaDeviceError};
 use nestling::ranks::RankOptions;
 use nestling::wgpu::{AdapterChoice, AdapterDescription, AdapterKind, Uploads, device, devices};
@@ -22,6 +23,7 @@ fn options(args: &DeviceArgs) -> DeviceOptions {
         device: args.device.clone(),
         device_budget: args.vram_budget.map(|size| size.0),
         pipeline_cache: places::shader_folder().ok(),
+        ranks_per_device: Some(args.ranks_per_device),
     }
 }
 
@@ -31,7 +33,7 @@ pub fn open_each(args: &DeviceArgs, ranks: RankOptions, console: &Console) -> Re
     let devices = devices.map_err(|error| {
         explain(&error).advise(format!(
             "give {} GPUs by the index of the first, such as --device cuda:0, or omit --device",
-            ranks.ranks
+            ranks.ranks.div_ceil(args.ranks_per_device.get())
         ))
     })?;
     warn_of_budget(args, devices.first(), console);
@@ -59,16 +61,20 @@ pub fn open(args: &DeviceArgs, console: &Console) -> Result<OpenDevice> {
     Ok(device)
 }
 
-/// Opens the CPU for several ranks, where GPUs are not supported: for `bench`, and under MPI.
-///
-/// # Errors
-/// Returns an error if a GPU was named.
-pub fn open_cpu_for_ranks(args: &DeviceArgs) -> Result<OpenDevice> {
-    match args.device {
-        Device::Auto | Device::Cpu => Ok(OpenDevice::Cpu { reason: None }),
-        _ => Err(Failure::usage("ranks under MPI, and those of `bench`, compute on the CPU")
-            .advise("omit --device, or --ranks")),
-    }
+/// Opens the device of this process, one of those that `mpirun` has started: a GPU if one is named, otherwise the CPU.
+pub fn open_for_process(args: &DeviceArgs, console: &Console) -> Result<OpenDevice> {
+    let device = processes::open_device(&options(args));
+    let device = device.map_err(|error| match error {
+        EngineError::NoDevice(_) if !matches!(args.device, Device::Auto | Device::Cpu) => {
+            explain(&error).advise(
+                "start as many processes on each machine as it has GPUs from that of --device on; --ranks-per-device \
+                 N lets N share one, with --vram-budget",
+            )
+        }
+        error => explain(&error),
+    })?;
+    warn_of_budget(args, &device, console);
+    Ok(device)
 }
 
 /// Opens the device that replaces one which refused a model. Fails with the original error if no replacement

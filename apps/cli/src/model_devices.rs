@@ -15,7 +15,7 @@ pub enum ModelDevices {
     One(OpenDevice),
     /// Devices of ranks that are threads.
     Ranks(RankDevices),
-    /// The CPU of each process under MPI.
+    /// The device of this process under MPI.
     Processes(OpenDevice),
 }
 
@@ -27,7 +27,7 @@ impl ModelDevices {
             RanksArg::Threads(ranks) => {
                 device::open_each(args, RankOptions::new(ranks), console).map(Self::Ranks)
             }
-            RanksArg::Mpi => device::open_cpu_for_ranks(args).map(Self::Processes),
+            RanksArg::Mpi => device::open_for_process(args, console).map(Self::Processes),
         }
     }
 
@@ -37,6 +37,11 @@ impl ModelDevices {
             Self::One(device) | Self::Processes(device) => device,
             Self::Ranks(devices) => devices.first(),
         }
+    }
+
+    /// Returns true if the model is computed on the CPU.
+    pub fn is_cpu(&self) -> bool {
+        self.first().is_cpu()
     }
 
     /// Returns the memory budget of an engine for models on these devices.
@@ -67,7 +72,9 @@ impl ModelDevices {
         match self {
             Self::One(device) => device.open_model(engine, source, options, progress, cancel),
             Self::Ranks(devices) => devices.open_model(engine, source, options, progress, cancel),
-            Self::Processes(_) => processes::open(engine, source, options, progress, cancel),
+            Self::Processes(device) => {
+                processes::open(device, engine, source, options, progress, cancel)
+            }
         }
     }
 

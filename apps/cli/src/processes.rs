@@ -1,11 +1,11 @@
 //! Models over processes that `mpirun` has started.
 
-use nestling::CancelToken;
+#[cfg(feature = "mpi")]
+use nestling::engine::group::RankShare;
 use nestling::engine::{Engine, EngineError, Model, ModelOptions, ModelSource, OpenProgress};
 #[cfg(feature = "mpi")]
-use nestling::formats::Invariant;
-#[cfg(feature = "mpi")]
-use nestling::ranks::{mpi::MpiRank, open_on_processes};
+use nestling::ranks::{QueueGroup, mpi::MpiRank};
+use nestling::{CancelToken, DeviceOptions, OpenDevice};
 #[cfg(feature = "mpi")]
 use std::sync::atomic::{AtomicBool, Ordering};
 #[cfg(feature = "mpi")]
@@ -31,22 +31,53 @@ static HAS_OPENED: AtomicBool = AtomicBool::new(false);
 /// Fails as [`MpiRank::join`] does.
 #[cfg(feature = "mpi")]
 pub fn join_as_lead() -> Result<bool, EngineError> {
+    with_rank(MpiRank::is_lead)
+}
+
+/// Joins the group if the process has not yet.
+#[cfg(feature = "mpi")]
+fn with_rank<T>(take: impl FnOnce(&MpiRank) -> T) -> Result<T, EngineError> {
     let mut joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
     let rank = match joined.as_ref() {
         Some(rank) => rank,
         None => joined.insert(MpiRank::join(TIMEOUT)?),
     };
-    Ok(rank.is_lead())
+    Ok(take(rank))
+}
+
+/// Joins the group if the process has not yet. Returns its place among the processes of its machine, and the group.
+#[cfg(feature = "mpi")]
+fn placed() -> Result<(RankShare, Arc<QueueGroup>), EngineError> {
+    with_rank(|rank| (rank.local, Arc::clone(&rank.group)))
+}
+
+/// Opens the device of this process, before the model. All processes call it.
+///
+/// # Errors
+/// Fails as [`DeviceOptions::open_for_process`] does, and with [`EngineError::NoDevice`] if a model was opened already.
+#[cfg(feature = "mpi")]
+pub fn open_device(options: &DeviceOptions) -> Result<OpenDevice, EngineError> {
+    if HAS_OPENED.load(Ordering::Relaxed) {
+        return Err(only_once());
+    }
+    let (local, group) = placed()?;
+    options.open_for_process(local, &*group)
+}
+
+#[cfg(feature = "mpi")]
+fn only_once() -> EngineError {
+    EngineError::NoDevice("processes under MPI open one model, once".into())
 }
 
 /// Opens this process's share of a model, once in a process. Only rank 0 returns: the others serve it, and end
 /// with it.
 ///
 /// # Errors
-/// Fails as [`open_on_processes`] does, and with [`EngineError::NoDevice`] if a model was opened already.
+/// Fails as [`OpenDevice::open_process`] does, and with [`EngineError::NoDevice`] if a model was opened already.
 #[cfg(feature = "mpi")]
 #[expect(clippy::exit, reason = "a rank that has served rank 0 has no command to run")]
 pub fn open(
+    device: &OpenDevice,
     engine: &Engine,
     source: ModelSource,
     options: &ModelOptions,
@@ -54,14 +85,10 @@ pub fn open(
     cancel: &CancelToken,
 ) -> Result<Model, EngineError> {
     if HAS_OPENED.swap(true, Ordering::Relaxed) {
-        return Err(EngineError::NoDevice("processes under MPI open one model, once".into()));
+        return Err(only_once());
     }
-    join_as_lead()?;
-    let joined = JOINED.lock().unwrap_or_else(PoisonError::into_inner);
-    let group = joined.as_ref().map(|mpi| Arc::clone(&mpi.group));
-    drop(joined);
-    let group = group.invariant("the process has joined")?;
-    match open_on_processes(engine, source, options, group, progress, cancel)? {
+    let (_, group) = placed()?;
+    match device.open_process(engine, source, options, group, progress, cancel)? {
         Some(model) => Ok(model),
         None => {
             leave();
@@ -79,6 +106,15 @@ pub fn join_as_lead() -> Result<bool, EngineError> {
     Err(without_mpi())
 }
 
+/// Fails: this build has no MPI.
+///
+/// # Errors
+/// [`EngineError::NoDevice`].
+#[cfg(not(feature = "mpi"))]
+pub fn open_device(_: &DeviceOptions) -> Result<OpenDevice, EngineError> {
+    Err(without_mpi())
+}
+
 #[cfg(not(feature = "mpi"))]
 fn without_mpi() -> EngineError {
     let reason = "this program was built without MPI; build it with `--features mpi`";
@@ -91,6 +127,7 @@ fn without_mpi() -> EngineError {
 /// [`EngineError::NoDevice`].
 #[cfg(not(feature = "mpi"))]
 pub fn open(
+    _: &OpenDevice,
     _: &Engine,
     _: ModelSource,
     _: &ModelOptions,

@@ -11,6 +11,7 @@ mod cuda_models;
 #[path = "../../../kernels/tests/backend/mod.rs"]
 mod cuda_operations;
 mod measure;
+mod nccl;
 #[path = "../../../shaders/tests/model/mod.rs"]
 mod vulkan_models;
 #[path = "../../../shaders/tests/parity/mod.rs"]
@@ -22,6 +23,8 @@ fn main() -> ExitCode {
         vulkan_models::suite().within("vulkan_models"),
         vulkan_operations::suite().within("vulkan_operations"),
         Suite::new(measure::suite()),
+        // With the step of models, since it takes a second.
+        Suite::new(nccl::suite()).within("cuda_models"),
     ];
     suites.extend(cuda_models::suites().map(|suite| suite.within("cuda_models")));
     nestling_testkit::run(&suites)

@@ -13,6 +13,7 @@ use crate::matrix::GpuMatrix;
 use crate::memory::{GpuBuffer, GpuFloats, GpuRouting};
 use crate::operation::{FindExperts, FoundExperts, GatedProducts, Input, Operation};
 use crate::pages::GpuPages;
+use crate::peers::PeerLink;
 use crate::plane_memory::PlaneMemory;
 use crate::states::GpuStates;
 use crate::storage::Storage;
@@ -74,9 +75,17 @@ pub trait Device:
 }
 
 /// Makes a device a rank of a group: it holds a share of each model, and all ranks run the same steps. Activations are
-/// exchanged through host memory.
+/// exchanged through host memory, or by [`with_peers`].
 #[must_use]
 pub fn in_group<D: Device>(mut device: D, group: Arc<dyn Group>) -> D {
     device.state().ranks = Some(Arc::new(RankLink::new(group)));
+    device
+}
+
+/// Lets a rank's device exchange columns of activations with the devices of the other ranks, once all are connected.
+/// Either all ranks have a link or none.
+#[must_use]
+pub fn with_peers<D: Device>(mut device: D, link: Box<dyn PeerLink<D::Binding>>) -> D {
+    device.state().peers = Some(link);
     device
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use nestling_core::backend::RankLink;
 
 use crate::notes::SelectionNotes;
+use crate::peers::PeerLink;
 use crate::requested_memory::RequestedMemory;
 use crate::scratch::Scratch;
 use crate::storage::Storage;
@@ -19,6 +20,8 @@ pub struct EncoderState<S: Storage> {
     pub requested: RequestedMemory,
     /// Connection to the other ranks of the model, if there are any.
     pub ranks: Option<Arc<RankLink>>,
+    /// Connection to the devices of the other ranks, if there may be one.
+    pub peers: Option<Box<dyn PeerLink<S::Binding>>>,
 }
 
 impl<S: Storage> Default for EncoderState<S> {
@@ -28,6 +31,7 @@ impl<S: Storage> Default for EncoderState<S> {
             notes: SelectionNotes::default(),
             requested: RequestedMemory::default(),
             ranks: None,
+            peers: None,
         }
     }
 }

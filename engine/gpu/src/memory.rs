@@ -127,6 +127,11 @@ impl<S: Storage> GpuBuffer<S> {
         self.memory.binding()
     }
 
+    /// Returns a binding of `bytes` bytes of the rows, from byte `offset` on.
+    pub fn range(&self, offset: u64, bytes: u64) -> S::Binding {
+        self.memory.range(offset, bytes)
+    }
+
     /// Returns the number of elements of all rows.
     pub fn elements(&self) -> usize {
         self.rows * self.cols

@@ -111,8 +111,8 @@ impl RequestedMemory {
         self.states.push(shape);
     }
 
-    /// Iterates over all buffers, with logits limited to [`LOGIT_ROWS`] rows.
-    fn buffers<'a>(&'a self, config: &'a ModelConfig) -> impl Iterator<Item = BufferSize> + 'a {
+    /// Iterates over all buffers, with logits limited to the rows that memory is reserved for.
+    pub fn buffers<'a>(&'a self, config: &'a ModelConfig) -> impl Iterator<Item = BufferSize> + 'a {
         self.buffers.iter().map(|buffer| match buffer.cols == config.vocab_size {
             true => BufferSize { rows: buffer.rows.min(LOGIT_ROWS), cols: buffer.cols },
             false => *buffer,

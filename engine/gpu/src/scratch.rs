@@ -34,6 +34,8 @@ pub enum ScratchRoom {
     Columns,
     /// Columns of the maxima of rows, `[rows]`.
     Best,
+    /// Columns of all ranks, those of each rank contiguous, while they move between devices.
+    Gathered,
     /// Placeholder for an unused kernel argument.
     Nothing,
 }

@@ -43,6 +43,7 @@ mod lead;
 pub mod mpi;
 mod open;
 mod options;
+mod processes;
 mod queue_group;
 mod rank_memory;
 mod rank_thread;
@@ -54,8 +55,9 @@ mod written;
 
 pub use follow::follow;
 pub use lead::LeadRunner;
-pub use open::{RankBackends, open_on_backends, open_on_processes, open_on_threads};
+pub use open::{RankBackends, open_on_backends, open_on_threads};
 pub use options::{RANKS_MAX, RankOptions};
+pub use processes::{agree_on_devices, open_on_processes, open_process_on};
 pub use queue_group::QueueGroup;
 pub use rank_thread::FollowerThread;
 pub use runners::{OpenRunner, lead_on_threads};

@@ -44,6 +44,8 @@ const DRAIN_MAX: Duration = Duration::from_secs(5);
 pub struct MpiRank {
     /// The rank in the group of all processes.
     pub group: Arc<QueueGroup>,
+    /// Place of the process among those that share its machine's memory, by which it takes one of the machine's GPUs.
+    pub local: RankShare,
     carrier: thread::JoinHandle<()>,
 }
 
@@ -61,15 +63,16 @@ impl MpiRank {
         let (ready, started) = sync_channel(1);
         let builder = thread::Builder::new().name("nestling-mpi".into());
         let carrier = builder.spawn(move || carry(&ready)).map_err(EngineError::Thread)?;
-        let (share, queues, alive) = started.recv().map_err(|_| not_started())??;
+        let Started { share, local, queues, alive } =
+            started.recv().map_err(|_| not_started())??;
         let group = Arc::new(QueueGroup::with_queues(share, queues, alive, timeout));
-        Ok(Self { group, carrier })
+        Ok(Self { group, local, carrier })
     }
 
     /// Waits until the last messages have left, after the model was dropped. Does not wait for a model that is still
     /// in use.
     pub fn close(self) {
-        let Self { group, carrier } = self;
+        let Self { group, local: _, carrier } = self;
         drop(group);
         let begun = Instant::now();
         while !carrier.is_finished() && begun.elapsed() < DRAIN_MAX {
@@ -83,17 +86,24 @@ fn not_started() -> RankError {
     RankError::Mismatch { rank: 0, expected, found }
 }
 
-/// Result of starting MPI.
-type Started = Result<(RankShare, Queues, Arc<SignsOfLife>), EngineError>;
+/// Parts of a rank after MPI was started.
+struct Started {
+    share: RankShare,
+    local: RankShare,
+    queues: Queues,
+    alive: Arc<SignsOfLife>,
+}
 
-fn carry(ready: &SyncSender<Started>) {
-    let Some(share) = start() else {
+fn carry(ready: &SyncSender<Result<Started, EngineError>>) {
+    let started = start().and_then(|share| Some((share, place_on_machine(share)?)));
+    let Some((share, local)) = started else {
         let _ = ready.send(Err(not_started().into()));
         return;
     };
     let alive = Arc::new(SignsOfLife::new(share.ranks));
     let (queues, ends) = queues(share);
-    if ready.send(Ok((share, queues, Arc::clone(&alive)))).is_err() {
+    let started = Started { share, local, queues, alive: Arc::clone(&alive) };
+    if ready.send(Ok(started)).is_err() {
         return;
     }
     let mut carrier = Carrier { ends, alive, sending: Vec::new(), lost: false };
@@ -115,6 +125,31 @@ fn start() -> Option<RankShare> {
             ffi::MPI_Comm_set_errhandler(ffi::RSMPI_COMM_WORLD, ffi::RSMPI_ERRORS_RETURN),
             ffi::MPI_Comm_rank(ffi::RSMPI_COMM_WORLD, &raw mut rank),
             ffi::MPI_Comm_size(ffi::RSMPI_COMM_WORLD, &raw mut ranks),
+        ]
+    };
+    let (rank, ranks) = (usize::try_from(rank).ok()?, usize::try_from(ranks).ok()?);
+    codes.iter().all(|code| *code == 0).then_some(RankShare { rank, ranks })
+}
+
+/// Returns the place of this process among those of its machine. All processes call it. Returns `None` if MPI fails.
+fn place_on_machine(share: RankShare) -> Option<RankShare> {
+    let key = c_int::try_from(share.rank).ok()?;
+    let (mut rank, mut ranks) = (0, 0);
+    // SAFETY: the null communicator is replaced before it is used.
+    let mut machine = unsafe { ffi::RSMPI_COMM_NULL };
+    // SAFETY: MPI was started by this thread. The pointers are valid for the calls, and the communicator is made by
+    // the first of them before the others use it.
+    let codes = unsafe {
+        let (world, shared) = (ffi::RSMPI_COMM_WORLD, ffi::RSMPI_COMM_TYPE_SHARED);
+        let info = ffi::RSMPI_INFO_NULL;
+        let split = ffi::MPI_Comm_split_type(world, shared, key, info, &raw mut machine);
+        if split != 0 {
+            return None;
+        }
+        [
+            ffi::MPI_Comm_rank(machine, &raw mut rank),
+            ffi::MPI_Comm_size(machine, &raw mut ranks),
+            ffi::MPI_Comm_free(&raw mut machine),
         ]
     };
     let (rank, ranks) = (usize::try_from(rank).ok()?, usize::try_from(ranks).ok()?);

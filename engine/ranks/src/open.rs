@@ -19,8 +19,7 @@ use nestling_runtime::{
     Engine, Model, ModelIdentity, ModelOptions, ModelParts, ModelSource, OpenProgress, OpenWithin,
 };
 
-use crate::command::{decode, encode, settle};
-use crate::follow::follow;
+use crate::command::settle;
 use crate::lead::LeadRunner;
 use crate::options::RankOptions;
 use crate::queue_group::QueueGroup;
@@ -148,34 +147,6 @@ pub fn open_on_backends<B: Backend + 'static>(
     let device = format!("{}, {} ranks", parts.device, ranks.ranks);
     let runner = Box::new(LeadRunner::new(parts.runner, first).with_recovery(recovery));
     Model::from_parts(engine, ModelParts { runner, device, ..parts })
-}
-
-/// Opens this process's share of a model that all processes of a group hold, with rank 0's division of the experts. Returns the model on rank 0. On other
-/// ranks, returns `None` once rank 0 has closed it.
-///
-/// # Errors
-/// Fails as [`Model::open_source`] does for any rank, or with [`EngineError::Rank`] if a rank was lost.
-pub fn open_on_processes(
-    engine: &Engine,
-    source: ModelSource,
-    options: &ModelOptions,
-    group: Arc<dyn Group>,
-    progress: &mut dyn FnMut(OpenProgress),
-    cancel: &CancelToken,
-) -> Result<Option<Model>, EngineError> {
-    let expert_division = decode(0, &group.broadcast(&encode(&options.expert_division)?)?)?;
-    let options = &ModelOptions { expert_division, ..options.clone() };
-    let opened = Kernels::of(engine.options().instruction_set).and_then(|kernels| {
-        let cpu = cpu(kernels, threads_of(engine), &group);
-        ModelParts::open(cpu, engine, source, options, progress, cancel)
-    });
-    let (mut parts, _) = agree(&*group, opened)?;
-    if group.share().rank > 0 {
-        return follow(&mut *parts.runner, &*group).map(|()| None);
-    }
-    let device = format!("{}, {} ranks", parts.device, group.share().ranks);
-    let runner = Box::new(LeadRunner::new(parts.runner, group).with_separate_memory());
-    Model::from_parts(engine, ModelParts { runner, device, ..parts }).map(Some)
 }
 
 /// Backends of the ranks, for as long as the model is open.

@@ -38,7 +38,8 @@ impl Handle {
         self.0
     }
 
-    fn raw<T>(&self) -> *mut T {
+    /// Returns the object's address.
+    pub fn raw<T>(&self) -> *mut T {
         ptr::with_exposed_provenance_mut(self.0)
     }
 }
@@ -279,7 +280,8 @@ impl Cuda {
         })
     }
 
-    fn within<T>(&self, act: impl FnOnce() -> Result<T, CudaError>) -> Result<T, CudaError> {
+    /// Runs `act` in the device's context.
+    pub fn within<T>(&self, act: impl FnOnce() -> Result<T, CudaError>) -> Result<T, CudaError> {
         self.context.within(act)
     }
 

@@ -57,7 +57,8 @@ pub struct GraphCounts {
     pub started: u64,
 }
 
-enum DriverApi {
+/// The implementation of a driver.
+pub(crate) enum DriverApi {
     Cuda(Cuda),
     Emulated(EmulatedDevice),
 }
@@ -65,7 +66,7 @@ enum DriverApi {
 /// A stream: its operations run in order.
 pub(crate) struct Stream {
     driver: Arc<Driver>,
-    raw: cuda::Handle,
+    pub(crate) raw: cuda::Handle,
 }
 
 /// A position in a stream that other streams can wait for.
@@ -230,7 +231,10 @@ impl Driver {
     }
 
     /// Runs an action, and marks the device as lost if the action fails with [`CudaError::Lost`].
-    fn with<T>(
+    ///
+    /// # Errors
+    /// Fails with the error of `act`, or if the device was lost before.
+    pub fn with<T>(
         &self,
         act: impl FnOnce(&DriverApi) -> Result<T, CudaError>,
     ) -> Result<T, CudaError> {

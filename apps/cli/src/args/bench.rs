@@ -91,7 +91,7 @@ pub struct TestArgs {
     pub threads: Vec<Numbers>,
 
     /// Number of ranks that the weights are divided over: threads of this process, with a share of its compute
-    /// threads and memory
+    /// threads and memory, or a GPU each if --device names the first one
     #[arg(long, value_name = "LIST", default_value = "1", env = "NESTLING_RANKS")]
     pub ranks: Vec<Numbers>,
 

@@ -5,6 +5,7 @@ use crate::bytes::ByteSize;
 use clap::{Args, ValueEnum};
 use nestling::Device;
 use nestling::engine::expert::HostExperts;
+use std::num::NonZero;
 
 /// The compute device. These arguments appear under the heading of the surrounding group.
 #[derive(Args, Clone, Debug)]
@@ -18,6 +19,10 @@ pub struct DeviceArgs {
     /// GPU memory budget, such as 8GiB [default: all memory of the GPU]
     #[arg(long, value_name = "SIZE", env = "NESTLING_VRAM_BUDGET")]
     pub vram_budget: Option<ByteSize>,
+
+    /// Number of ranks that share a GPU and its memory budget; each further group of as many takes the next GPU
+    #[arg(long, value_name = "N", default_value = "1", env = "NESTLING_RANKS_PER_DEVICE")]
+    pub ranks_per_device: NonZero<usize>,
 }
 
 /// Streamed experts when a GPU is used. This argument appears under the heading of the surrounding group.

@@ -108,7 +108,7 @@ pub struct ResourceArgs {
 
     /// Divide the weights over this many ranks, which are threads of this process with a share of its compute
     /// threads and memory, or a GPU each if --device names the first one, or over the processes that mpirun has
-    /// started (mpi). The output is the same
+    /// started (mpi), of which each takes the GPU of its number on its machine. The output is the same
     #[arg(long, value_name = "N|mpi", default_value = "1", env = "NESTLING_RANKS")]
     pub ranks: RanksArg,
 

@@ -4,6 +4,7 @@ use super::{Opening, Test};
 use crate::args::{LoadModeArg, RunningArgs};
 use crate::mapped;
 use crate::memory::memory_budget;
+use crate::model_devices::ModelDevices;
 use crate::opened::kv_dtype;
 use nestling::engine::batch::{Batch, LevelPolicy, Row, SequenceRef};
 use nestling::engine::cpu::Cpu;
@@ -27,9 +28,9 @@ use nestling::formats::Level;
 use nestling::formats::store::Store;
 use nestling::import::ModelConfig;
 use nestling::ranks::{OpenRunner, RankOptions, lead_on_threads};
-use nestling::{CancelToken, EngineError, KvDtype, OpenDevice, WithBackend};
+use nestling::{CancelToken, EngineError, KvDtype, OpenDevice, RankDevices, WithBackend};
 use std::ops::AddAssign;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Options that a store is opened with for all tests of one [`Opening`].
@@ -49,7 +50,7 @@ pub struct ArmOptions {
 }
 
 impl ArmOptions {
-    pub fn new(opening: Opening, tests: &[Test], run: &RunningArgs, device: &OpenDevice) -> Self {
+    pub fn new(opening: Opening, tests: &[Test], run: &RunningArgs, device: &ModelDevices) -> Self {
         let most = |of: fn(&Test) -> usize| tests.iter().map(of).max().unwrap_or(1);
         let sessions = most(|test| test.sessions);
         let host = memory_budget(run.memory);
@@ -156,7 +157,7 @@ pub struct Arm {
     dual: Option<DualRouting>,
     /// True if experts are streamed.
     pub is_streamed: bool,
-    /// Name of the compute device; `None` for the CPU.
+    /// Names of the compute devices; `None` for the CPU.
     pub device: Option<String>,
     pages_per_session: usize,
     tokens: RandomTokens,
@@ -166,7 +167,7 @@ impl Arm {
     pub fn open(
         store: &Arc<Store>,
         options: &ArmOptions,
-        device: &OpenDevice,
+        devices: &ModelDevices,
         cancel: &CancelToken,
     ) -> Result<Self, EngineError> {
         let Opening { level, load_mode, ranks, .. } = options.opening;
@@ -183,9 +184,9 @@ impl Arm {
             cancel: cancel.clone(),
         };
         let pool = Arc::new(ThreadPool::new(options.threads()));
-        let loaded = match ranks {
-            1 => device.give(|| Cpu::with(Arc::clone(&pool), options.kernels), loading)?,
-            ranks => loading.over_ranks(ranks)?,
+        let loaded = match devices {
+            ModelDevices::Ranks(devices) => loading.over_ranks(devices.again()?, ranks)?,
+            one => one.first().give(|| Cpu::with(Arc::clone(&pool), options.kernels), loading)?,
         };
         let OpenRunner { runner, extra: Loaded { dual, is_streamed, name, group } } = loaded;
         Ok(Self {
@@ -195,7 +196,7 @@ impl Arm {
             level,
             dual,
             is_streamed,
-            device: (!device.is_cpu()).then_some(name),
+            device: (!devices.is_cpu()).then_some(name),
             pages_per_session: pages_for(options.positions),
         })
     }
@@ -378,14 +379,24 @@ impl Loading {
     }
 
     /// Loads a model over ranks that are threads.
-    fn over_ranks(self, ranks: usize) -> Result<OpenRunner<Loaded>, EngineError> {
+    fn over_ranks(
+        self,
+        devices: RankDevices,
+        ranks: usize,
+    ) -> Result<OpenRunner<Loaded>, EngineError> {
         let (threads, kernels) = (self.options.threads(), self.options.kernels);
+        let names: Vec<String> = devices.all().iter().map(OpenDevice::name).collect();
+        let devices = Mutex::new(devices);
         lead_on_threads(RankOptions::new(ranks), move |group| {
+            let own = devices.lock().unwrap_or_else(PoisonError::into_inner);
+            let device = own.of_rank(group.share().rank)?;
+            drop(own);
             let pool = Arc::new(ThreadPool::new(threads));
-            let cpu = || Cpu::with(Arc::clone(&pool), kernels).in_group(Arc::clone(group));
+            let cpu = || Cpu::with(Arc::clone(&pool), kernels);
             let loading = Self { share: group.share(), ..self.clone() };
-            let mut opened = loading.with(|| Ok(cpu()))?;
+            let mut opened = device.give_rank(group, cpu, loading)?;
             opened.extra.group = Some(Arc::clone(group));
+            opened.extra.name = names.join(" + ");
             Ok(opened)
         })
     }

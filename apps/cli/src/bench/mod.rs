@@ -7,14 +7,14 @@ mod serve;
 mod synth;
 mod table;
 
-use crate::args::{BenchArgs, BenchTool, LoadModeArg, Numbers};
+use crate::args::{BenchArgs, BenchTool, LoadModeArg, Numbers, RanksArg};
 use crate::console::Console;
-use crate::device;
 use crate::explain::explain;
 use crate::failure::{Failure, Result};
 use crate::in_place;
 use crate::interrupt::Interrupt;
 use crate::located::{NamedModel, open_store_on};
+use crate::model_devices::ModelDevices;
 use crate::observe::Observer;
 use crate::speed::read_options;
 use arm::{Arm, ArmOptions, MeasuredCost};
@@ -25,7 +25,7 @@ use nestling::engine::reads::ReadOptions;
 use nestling::formats::Level;
 use nestling::formats::store::Store;
 use nestling::ranks::RANKS_MAX;
-use nestling::{CancelToken, EngineError, OpenDevice};
+use nestling::{CancelToken, EngineError};
 use record::{Loaded, Model, Record};
 use std::path::Path;
 use std::sync::Arc;
@@ -223,20 +223,21 @@ impl Bench<'_> {
         cancel: &CancelToken,
     ) -> Result<()> {
         let args = &self.args.run.device;
-        let mut device = match opening.ranks {
-            0 | 1 => device::open(args, self.device_console)?,
-            _ => device::open_cpu_for_ranks(args)?,
+        let ranks = match opening.ranks {
+            0 | 1 => RanksArg::One,
+            ranks => RanksArg::Threads(ranks),
         };
+        let mut devices = ModelDevices::open(args, ranks, self.device_console)?;
         let bandwidth = machine.bandwidth(opening.threads, self.console);
         machine::forget_peak_memory();
         let observer = Observer::new(&self.args.observe, false);
         let (mut arm, loaded, rows_max) = loop {
-            let options = ArmOptions::new(opening, self.tests, &self.args.run, &device);
+            let options = ArmOptions::new(opening, self.tests, &self.args.run, &devices);
             let options = options.on(machine.kernels);
-            match self.load(store, options, &observer, &device, cancel) {
+            match self.load(store, options, &observer, &devices, cancel) {
                 Ok(loaded) => break loaded,
                 Err(error) => {
-                    device = device::instead(args, &device, error, self.console)?;
+                    devices = devices.instead(args, error, self.console)?;
                 }
             }
         };
@@ -274,7 +275,7 @@ impl Bench<'_> {
         store: &Arc<Store>,
         options: ArmOptions,
         observer: &Observer,
-        device: &OpenDevice,
+        devices: &ModelDevices,
         cancel: &CancelToken,
     ) -> std::result::Result<(Arm, Loaded, usize), EngineError> {
         let reads = match options.is_streamed(store) {
@@ -285,7 +286,7 @@ impl Bench<'_> {
         store.storage().pass_page_cache(options.is_streamed(store) && reads.direct);
         let options = options.with(reads, observer.recorder());
         let started = Instant::now();
-        let mut arm = Arm::open(store, &options, device, cancel)?;
+        let mut arm = Arm::open(store, &options, devices, cancel)?;
         let load = started.elapsed();
         arm.first_token(cancel)?;
         let loaded = Loaded { load, first_token: started.elapsed() };

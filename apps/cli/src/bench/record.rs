@@ -76,7 +76,7 @@ pub struct Record<'a> {
     pub loaded: Loaded,
     pub peak_memory: Option<u64>,
     pub is_streamed: bool,
-    /// Name of the compute device; `None` for the CPU.
+    /// Names of the compute devices, joined by ` + `; `None` for the CPU.
     pub device: Option<&'a str>,
     /// Cost of the warm-up tokens, which the samples exclude.
     pub cold: Option<MeasuredCost>,

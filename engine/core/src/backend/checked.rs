@@ -1,5 +1,7 @@
 //! Operand validation shared by all encoders; an encoder behind [`CheckedEncoder`] only computes.
 
+use std::ops::Range;
+
 use nestling_formats::Level;
 use nestling_import::GateFunction;
 
@@ -11,6 +13,7 @@ use super::{
 };
 use crate::batch::StepRows;
 use crate::error::EngineError;
+use crate::group::{Group, RankShare};
 use crate::weights::{ActivationMode, MatrixWeights};
 
 /// An encoder that receives only validated operands.
@@ -325,6 +328,15 @@ impl<B: Backend, E: Encoder<B>> Encoder<B> for CheckedEncoder<E> {
         let expected = Shape { rows: shape.rows * routed.cols, ..shape };
         op.shape("expert_rows", expected, expert_rows.shape())?;
         self.0.experts_sum(routing, expert_rows, out)
+    }
+
+    fn gather_columns(
+        &mut self,
+        group: &dyn Group,
+        columns: &dyn Fn(RankShare) -> Vec<Range<usize>>,
+        out: &mut B::Buffer,
+    ) -> Result<bool, EngineError> {
+        self.0.gather_columns(group, columns, out)
     }
 
     fn gather_rows(

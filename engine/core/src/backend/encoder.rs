@@ -1,5 +1,7 @@
 //! Operations of one step on a device.
 
+use std::ops::Range;
+
 use nestling_formats::Level;
 use nestling_import::GateFunction;
 
@@ -9,6 +11,7 @@ use super::{
 };
 use crate::batch::StepRows;
 use crate::error::EngineError;
+use crate::group::{Group, RankShare};
 use crate::weights::{ActivationMode, MatrixWeights};
 
 /// Combination of an operation's result with the previous contents of the output.
@@ -349,6 +352,23 @@ pub trait Encoder<B: Backend>: Send {
         expert_rows: &mut B::Buffer, // [T * K, D]
         out: &mut B::Buffer,         // [T, D]
     ) -> Result<(), EngineError>;
+
+    /// Replaces the columns of other ranks in `out`, `[T, cols]`, through a connection among the devices of the ranks,
+    /// without the host. `columns` returns the columns of a rank. Returns false, with `out` unchanged, if there is no
+    /// such connection; the caller then moves the columns through `group`. All ranks of `group` call it, and get the
+    /// same answer.
+    ///
+    /// # Errors
+    /// Fails if this rank or another one failed. [`Group`] says how the ranks agree on that.
+    fn gather_columns(
+        &mut self,
+        group: &dyn Group,
+        columns: &dyn Fn(RankShare) -> Vec<Range<usize>>,
+        out: &mut B::Buffer,
+    ) -> Result<bool, EngineError> {
+        let _ = (group, columns, out);
+        Ok(false)
+    }
 
     /// Computes `out[i] = x[indices[i]]`.
     ///

@@ -78,6 +78,9 @@ impl RankLink {
         columns: impl Fn(RankShare) -> Vec<Range<usize>>,
         out: &mut B::Buffer,
     ) -> Result<(), EngineError> {
+        if encoder.gather_columns(&*self.group, &columns, out)? {
+            return Ok(());
+        }
         let mut memory = whole(self.memory.lock());
         let Messages { values, gather, .. } = &mut *memory;
         block_on(encoder.read_into(out, values))?;

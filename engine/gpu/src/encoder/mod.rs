@@ -6,6 +6,7 @@ mod delta_net;
 mod elementwise;
 mod embed;
 mod experts;
+mod gather;
 mod mamba2;
 mod norms;
 mod products;
@@ -16,12 +17,15 @@ mod routed;
 mod short_conv;
 mod state_runs;
 
+use std::ops::Range;
+
 use nestling_core::EngineError;
 use nestling_core::backend::{
     AttentionHeads, BackendLimits, BindWeights, CompleteInner, DeltaNet, Encoder, FeedForward,
     HeadMatrices, Linear, Mamba2, PinnedExpert, Router, Routing, ShortConv, Write,
 };
 use nestling_core::batch::StepRows;
+use nestling_core::group::{Group, RankShare};
 use nestling_core::weights::{ActivationMode, MatrixWeights};
 use nestling_formats::Level;
 use nestling_import::GateFunction;
@@ -395,6 +399,15 @@ impl<D: Device> Encoder<D> for GpuEncoder<'_, D> {
     ) -> Result<(), EngineError> {
         out.mark_changed();
         elementwise::experts_sum(self.operation()?, routing, expert_rows, out)
+    }
+
+    fn gather_columns(
+        &mut self,
+        group: &dyn Group,
+        columns: &dyn Fn(RankShare) -> Vec<Range<usize>>,
+        out: &mut GpuBuffer<D>,
+    ) -> Result<bool, EngineError> {
+        gather::columns(self.device, group, columns, out)
     }
 
     fn gather_rows(
