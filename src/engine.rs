@@ -10,9 +10,8 @@ pub use nestling_core::{
     routing_recorder, routing_trace, runner, stream_stats, weights,
 };
 pub use nestling_cpu as cpu;
-pub use nestling_experts::{
-    Allocation, AllocationHash, DualOptions, allocation, dual, expert, reads, record, residency,
-};
+pub use nestling_experts::{expert, reads, record, residency};
+pub use nestling_levels::{Allocation, AllocationHash, DualOptions, allocation, dual};
 pub use nestling_runtime::{
     AnswerFuture, Conversation, Driver, Engine, EngineOptions, Event, EventStream, FinishReason,
     FittedConversation, GenerateOptions, Generation, GenerationSummary, Input, MemoryPlan, Model,

@@ -14,7 +14,7 @@ use syn::{Fields, ImplItem, Item, TraitItem, Type, UseTree, Visibility};
 const LIST: &str = "docs/public-api.txt";
 
 /// Crates with re-exported items, and their folders.
-const CRATES: [(&str, &str); 14] = [
+const CRATES: [(&str, &str); 15] = [
     ("nestling_convert", "engine/convert/src"),
     ("nestling_core", "engine/core/src"),
     ("nestling_cpu", "engine/cpu/src"),
@@ -23,6 +23,7 @@ const CRATES: [(&str, &str); 14] = [
     ("nestling_formats", "formats/nest/src"),
     ("nestling_guide", "engine/guide/src"),
     ("nestling_import", "formats/import/src"),
+    ("nestling_levels", "engine/levels/src"),
     ("nestling_ranks", "engine/ranks/src"),
     ("nestling_runtime", "engine/runtime/src"),
     ("nestling_text", "engine/text/src"),

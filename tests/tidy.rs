@@ -144,26 +144,36 @@ fn dependencies_run_one_way() {
         ("engine/threads/Cargo.toml", &["core"]),
         ("engine/math/Cargo.toml", &["formats", "import"]),
         ("engine/cpu/Cargo.toml", &["formats", "import", "math", "core", "threads"]),
-        ("engine/experts/Cargo.toml", &["formats", "import", "core", "cpu"]),
+        ("engine/levels/Cargo.toml", &["formats", "core"]),
+        ("engine/experts/Cargo.toml", &["formats", "import", "core", "cpu", "levels"]),
         ("engine/template/Cargo.toml", &[]),
         ("engine/text/Cargo.toml", &["template"]),
-        ("engine/runtime/Cargo.toml", &["formats", "import", "core", "cpu", "experts", "text"]),
+        (
+            "engine/runtime/Cargo.toml",
+            &["formats", "import", "core", "cpu", "levels", "experts", "text"],
+        ),
         ("engine/guide/Cargo.toml", &["text", "runtime"]),
-        ("engine/convert/Cargo.toml", &["formats", "import", "core", "cpu", "experts", "runtime"]),
+        (
+            "engine/convert/Cargo.toml",
+            &["formats", "import", "core", "cpu", "levels", "experts", "runtime"],
+        ),
         ("engine/ranks/Cargo.toml", &["formats", "import", "core", "cpu", "runtime"]),
         ("engine/plan/Cargo.toml", &["formats", "import", "core", "experts"]),
         ("engine/gpu/Cargo.toml", &["formats", "import", "core", "cpu"]),
         (
             "engine/testkit/Cargo.toml",
-            &["formats", "import", "core", "cpu", "experts", "runtime", "convert", "text", "ranks"],
+            &[
+                "formats", "import", "core", "cpu", "levels", "experts", "runtime", "convert",
+                "text", "ranks",
+            ],
         ),
         ("shaders/Cargo.toml", &["formats", "import", "core", "gpu"]),
         ("kernels/Cargo.toml", &["formats", "import", "core", "gpu"]),
         (
             "Cargo.toml",
             &[
-                "formats", "import", "core", "cpu", "experts", "text", "runtime", "convert",
-                "guide", "gpu", "ranks", "wgpu", "cuda", "threads",
+                "formats", "import", "core", "cpu", "levels", "experts", "text", "runtime",
+                "convert", "guide", "gpu", "ranks", "wgpu", "cuda", "threads",
             ],
         ),
         ("apps/hub/Cargo.toml", &["formats", "import", "convert"]),
@@ -525,7 +535,8 @@ type F = fn((u8, u8));
 /// Loops that are optimized for size are not vectorized (docs/perf/041).
 #[test]
 fn crates_with_loops_over_weights_are_optimized_for_speed() {
-    let fast = ["convert", "core", "cpu", "experts", "formats", "import", "runtime", "text"];
+    let fast =
+        ["convert", "core", "cpu", "levels", "experts", "formats", "import", "runtime", "text"];
     let manifest = fs::read_to_string(root().join("Cargo.toml")).unwrap();
     let overrides = manifest.lines().filter_map(|line| {
         let name = line.strip_prefix("[profile.")?.strip_suffix(']')?;

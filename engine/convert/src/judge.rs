@@ -23,8 +23,8 @@ use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::kv_cache::{PageId, pages_for};
 use nestling_core::runner::{ModelRunner, RunnerLimits};
-use nestling_experts::allocation::Allocation;
-use nestling_experts::dual::{DualPolicy, LevelMode};
+use nestling_levels::allocation::Allocation;
+use nestling_levels::dual::{DualPolicy, LevelMode};
 
 pub use open::{
     JudgeOpenOptions, JudgePaths, JudgeSet, allocated_point, level_point, mean_level_point,

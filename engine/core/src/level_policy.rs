@@ -13,7 +13,7 @@ pub type PlaneScores = [f32; 5];
 pub enum LevelPolicy {
     /// A fixed level for all experts.
     Fixed(Level),
-    /// A level per token and expert, chosen by plane scores; `dual` of `nestling-experts` computes it.
+    /// A level per token and expert, chosen by plane scores; `nestling-levels` computes it.
     Dual(DualPolicy),
 }
 

@@ -1,7 +1,7 @@
 //! Experts that do not fit into memory: sources, residency, and the level of each use.
 //!
 //! Planes are read ([`reads`]), cached and evicted under a budget ([`residency`]), and handed to a step
-//! ([`expert`]). [`dual`] and [`allocation`] choose levels.
+//! ([`expert`]). `nestling-levels` chooses levels.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -28,19 +28,13 @@
 //! | reads | [`reads::Reads`], [`reads::ReadOptions`], [`reads::ReadRequest`], [`reads::ReadDone`] |
 //! | cache and eviction | [`residency`] |
 //! | experts of a step | [`expert`] |
-//! | one level per matrix, for a budget | [`Allocation`], [`allocation::choose()`], [`AllocationHash`] |
-//! | one level per token and expert | [`DualOptions`], [`dual::DualRouting`], [`dual::LevelRouter`] |
 //! | configuration of a store | [`config_of`] |
 //! | timeline of reads and steps | [`record`] |
 
-pub mod allocation;
-pub mod dual;
 pub mod expert;
 pub mod reads;
 pub mod record;
 pub mod residency;
 mod store_config;
 
-pub use allocation::{Allocation, AllocationHash};
-pub use dual::DualOptions;
 pub use store_config::config_of;

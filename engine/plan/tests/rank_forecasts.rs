@@ -232,7 +232,13 @@ fn a_published_shape_exchanges_what_the_design_says() {
         assert!(slices.abs_diff(held) * 1000 < held && can_be_sliced(&config, ranks));
         let load = sliced.loads(1)[0];
         assert!((load.ratio() - 1.0).abs() < 1e-9 && (load.mean - 8.0).abs() < 1e-9, "{load:?}");
-        assert!(sliced.traffic.row_bytes() < model.traffic.row_bytes());
+        // Slices gather inner values of all expert rows, in place of columns of their outputs.
+        let slices = 4.0 * 8.0 * 768.0 * elsewhere;
+        for layer in &sliced.traffic.layers {
+            let expected = 4.0 * widths * elsewhere + slices;
+            // Tiles of 16 rows do not divide evenly.
+            assert!((received(layer) / expected - 1.0).abs() < 0.01, "{ranks} ranks");
+        }
     }
     let one = RankedModel::of_index(&index, &config, &whole, 1, ExpertDivision::Whole);
     assert_eq!((one.traffic.row_bytes(), one.traffic.messages()), (0.0, 0));

@@ -1,8 +1,8 @@
 //! Byte encoding of level policies, used in snapshots and in the keys of shared pages.
 
 use nestling_core::batch::LevelPolicy;
-use nestling_experts::dual::{DualPolicy, LevelMode, Threshold};
 use nestling_formats::Level;
+use nestling_levels::dual::{DualPolicy, LevelMode, Threshold};
 
 /// Encodings of the policy kind: a fixed level, dual routing in strict mode, dual routing in elastic mode.
 const FIXED: u8 = 0;

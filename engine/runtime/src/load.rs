@@ -26,12 +26,12 @@ use nestling_core::error::EngineError;
 use nestling_core::group::{ExpertDivision, RankShare};
 use nestling_core::runner::ModelRunner;
 use nestling_cpu::Cpu;
-use nestling_experts::allocation::{self, Allocation, ChooseOptions, Counting};
 use nestling_experts::config_of;
-use nestling_experts::dual::DualRouting;
 use nestling_experts::expert::{
     CheckpointSource, ExpertSource, HostOptions, Prefetch, StoreSource, StreamOptions,
 };
+use nestling_levels::allocation::{self, Allocation, ChooseOptions, Counting};
+use nestling_levels::dual::DualRouting;
 use nestling_text::SamplingParams;
 use nestling_text::{ChatTemplate, Tokenizer};
 

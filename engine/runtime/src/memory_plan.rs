@@ -14,9 +14,9 @@ use nestling_core::group::{ExpertDivision, RankShare};
 use nestling_core::kv_cache::{KvDtype, KvShape, pages_for};
 use nestling_core::rank_bytes::{bytes_elsewhere, group_bytes_elsewhere, sliced_bytes_elsewhere};
 use nestling_core::recurrent::{STATES_PER_SEQUENCE, StateShape};
-use nestling_experts::allocation::{self, Allocation, Counting};
 use nestling_experts::expert::rows_that_stay;
 use nestling_experts::residency::{ExpertTable, Placement};
+use nestling_levels::allocation::{self, Allocation, Counting};
 
 /// Maximum context length unless the options set one.
 const CONTEXT_DEFAULT_MAX: usize = 8192;

@@ -24,9 +24,9 @@ use nestling_core::recurrent::STATES_PER_SEQUENCE;
 use nestling_core::runner::{ModelRunner, RunnerLimits, StepStats};
 use nestling_core::schedule::{ScheduleLimits, Scheduler};
 use nestling_core::sync::{Mutex, MutexGuard, whole};
-use nestling_experts::allocation::Allocation;
-use nestling_experts::dual::{DualOptions, DualRouting, StepTimes};
 use nestling_experts::expert::{ExpertMemory, RoutingRecorder};
+use nestling_levels::allocation::Allocation;
+use nestling_levels::dual::{DualOptions, DualRouting, StepTimes};
 use nestling_text::SamplingParams;
 use nestling_text::{ChatTemplate, Tokenizer};
 

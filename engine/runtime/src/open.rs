@@ -15,9 +15,9 @@ use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::expert_map::ExpertMap;
 use nestling_core::runner::RunnerLimits;
-use nestling_experts::allocation::Allocation;
-use nestling_experts::dual::DualRouting;
 use nestling_experts::expert::RoutingRecorder;
+use nestling_levels::allocation::Allocation;
+use nestling_levels::dual::DualRouting;
 use nestling_text::SamplingParams;
 use nestling_text::{
     ChatInput, ChatTemplate, ContentTokens, EncodeOptions, OutputFormat, RenderedChat, SpecialText,

@@ -18,10 +18,10 @@ use nestling_core::weights::ActivationMode;
 use nestling_core::wire;
 use nestling_cpu::ThreadPlacement;
 use nestling_cpu::kernels::InstructionSet;
-use nestling_experts::dual::{DualOptions, LevelRouter};
 use nestling_experts::expert::{HostExperts, Prefetch};
 use nestling_experts::reads::ReadOptions;
 use nestling_experts::record::Recorder;
+use nestling_levels::dual::{DualOptions, LevelRouter};
 use nestling_text::SamplingOptions;
 
 /// Maximum number of compute threads of an engine.
@@ -92,11 +92,11 @@ pub struct ModelOptions {
     #[serde(with = "options_wire::level")]
     pub level: Option<Level>,
     /// Budget for weights in bytes, which gives each matrix a level of at most `level` so that the error is
-    /// minimal. See [`nestling_experts::allocation`]. `None` means one level for all matrices. Ignored for
+    /// minimal. See [`nestling_levels::allocation`]. `None` means one level for all matrices. Ignored for
     /// unquantized checkpoints.
     pub weight_budget: Option<u64>,
     /// Dual routing: levels of at most `level` chosen for each token's experts; see
-    /// [`nestling_experts::dual`].
+    /// [`nestling_levels::dual`].
     ///
     /// `None` means one level for all. Ignored for unquantized checkpoints.
     #[serde(with = "options_wire::dual")]

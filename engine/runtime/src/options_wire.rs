@@ -30,7 +30,7 @@ pub(crate) mod level {
 /// Dual routing options: mean level, lowest level and mode.
 pub(crate) mod dual {
     use super::*;
-    use nestling_experts::dual::{DualOptions, LevelMode};
+    use nestling_levels::dual::{DualOptions, LevelMode};
 
     #[derive(Serialize, Deserialize)]
     #[serde(deny_unknown_fields)]

@@ -97,8 +97,8 @@ mod tests {
     use super::{PrefixScope, page_key};
     use nestling_core::batch::LevelPolicy;
     use nestling_core::kv_cache::PAGE_POSITIONS;
-    use nestling_experts::dual::{DualPolicy, LevelMode, Threshold};
     use nestling_formats::Level;
+    use nestling_levels::dual::{DualPolicy, LevelMode, Threshold};
 
     #[test]
     fn everything_that_matters_makes_another_key() {

@@ -1,7 +1,7 @@
 //! Sample tokens for calibrating the thresholds of dual routing.
 
 use nestling_core::error::EngineError;
-use nestling_experts::dual::{SAMPLE_TEXT, SAMPLE_TOKENS};
+use nestling_levels::dual::{SAMPLE_TEXT, SAMPLE_TOKENS};
 use nestling_text::{EncodeOptions, SpecialText, Tokenizer};
 
 /// Returns the tokens of the sample text. A model without a tokenizer gets pseudo-random token ids instead.

@@ -10,13 +10,13 @@ use nestling_convert::convert::{
     estimate_store_bytes,
 };
 use nestling_core::CancelToken;
-use nestling_experts::allocation::Allocation;
 use nestling_formats::nested::{
     Layout, NestedPlanes, NestedView, NeuronOrder, reorder_columns, reorder_rows,
 };
 use nestling_formats::store::{Encoding, GroupId, PartItem, Store};
 use nestling_formats::{FloatId, FloatKind, Level, MatrixId, MatrixKind, Plane};
 use nestling_import::{Checkpoint, names};
+use nestling_levels::allocation::Allocation;
 
 fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name)

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use nestling_convert::convert::{ConvertOptions, convert};
 use nestling_core::{ActivationMode, CancelToken, EngineError, KvDtype};
-use nestling_experts::dual::{LevelRouter, PlaneScores, RoutedToken};
 use nestling_formats::Level;
 use nestling_formats::store::Store;
 use nestling_import::checkpoint::Checkpoint;
+use nestling_levels::dual::{LevelRouter, PlaneScores, RoutedToken};
 use nestling_runtime::{
     Engine, EngineOptions, Event, FinishReason, GenerateOptions, Generation, Input, Model,
     ModelOptions, ModelSource, PageReads, PageStore, PageStoreOptions, PlannedResidence, Residence,

@@ -10,9 +10,9 @@ use nestling_core::kv_cache::PageId;
 use nestling_core::runner::{ModelRunner, StepOutput};
 use nestling_core::weights::ActivationMode::{self, Float, Int8};
 use nestling_cuda::{CudaBackend, in_group};
-use nestling_experts::dual::{DualPolicy, Threshold};
 use nestling_experts::expert::{HostExperts, HostLink, HostSpeeds, StreamStats};
 use nestling_formats::Level;
+use nestling_levels::dual::{DualPolicy, Threshold};
 use nestling_runtime::model::Runner;
 
 use nestling_testkit::models::common::{Parts, converted, parts, step, streaming, try_step_at};

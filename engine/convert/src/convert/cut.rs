@@ -16,9 +16,7 @@ use super::{
 use super::{check_destination, progress::Meter};
 use nestling_core::CancelToken;
 use nestling_core::error::EngineError;
-use nestling_experts::allocation::{
-    Allocation, ChooseOptions, Counting, choose, cut, weight_bytes,
-};
+use nestling_levels::allocation::{Allocation, ChooseOptions, Counting, choose, cut, weight_bytes};
 
 /// Copies the part of a store that fits in `budget` bytes, counted for the whole file. Each matrix is copied
 /// up to the level that the allocation for that budget gives it. The smaller store generates the same text as

@@ -14,7 +14,7 @@ use nestling_formats::store::{Encoding, Group, GroupId};
 use nestling_formats::{Level, MatrixKind};
 
 use super::sensitivity::{CodedMatrix, decode, dot};
-use nestling_experts::allocation::Allocation;
+use nestling_levels::allocation::Allocation;
 
 /// Maximum number of products per level for the output error of one block.
 const OUTPUT_PRODUCTS: usize = 1 << 26;

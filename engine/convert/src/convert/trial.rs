@@ -22,7 +22,7 @@ use crate::judge::{
 use nestling_core::CancelToken;
 use nestling_core::kv_cache::KvDtype;
 use nestling_cpu::Cpu;
-use nestling_experts::dual::LevelMode;
+use nestling_levels::dual::LevelMode;
 
 /// Levels that are compared, which are the levels that rotation is meant for.
 const LEVELS: [Level; 3] = [Level::L2, Level::L3, Level::L4];

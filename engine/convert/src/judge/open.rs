@@ -16,11 +16,11 @@ use nestling_core::kv_cache::{KvDtype, pages_for};
 use nestling_core::runner::ModelRunner;
 use nestling_core::sync::whole;
 use nestling_core::weights::ActivationMode;
-use nestling_experts::allocation::{Allocation, Counting, bits_per_weight, layer_bytes};
-use nestling_experts::dual::{DualPolicy, ExpertSensitivities, LevelMode, RouteSample, Threshold};
 use nestling_experts::expert::{
     CheckpointSource, ExpertSource, FloatTables, Matrices, StoreSource, StreamOptions,
 };
+use nestling_levels::allocation::{Allocation, Counting, bits_per_weight, layer_bytes};
+use nestling_levels::dual::{DualPolicy, ExpertSensitivities, LevelMode, RouteSample, Threshold};
 use nestling_runtime::model::{Runner, RunnerOptions};
 
 /// Paths to evaluate.

@@ -16,8 +16,8 @@ use nestling_core::backend::Backend;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::runner::ModelRunner;
-use nestling_experts::dual::{DualPolicy, LevelMode};
 use nestling_experts::expert::StoreSource;
+use nestling_levels::dual::{DualPolicy, LevelMode};
 
 struct PlainPoint {
     point: JudgePoint,

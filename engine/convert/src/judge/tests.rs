@@ -2,7 +2,7 @@ use nestling_import::ModelConfig;
 
 use super::*;
 use nestling_core::runner::{RunnerLimits, StepFuture, StepOutput, StepStats};
-use nestling_experts::dual::LevelMode;
+use nestling_levels::dual::LevelMode;
 
 /// A bigram "model": the logits of a row are a function of its token.
 struct Table {

@@ -14,7 +14,6 @@ use super::mapped_checks::MappedChecks;
 use super::routed::{ResidentLayer, RoutedInputs, RoutedLayers};
 use super::streamed::{LatePlanes, StreamOptions, StreamedExperts};
 use super::{ExpertMemory, ExpertSource, StreamStats};
-use crate::dual::{LevelRouter, PlaneScores, RoutedToken, ThresholdRule};
 use crate::record::{ActivityKind, Recorder};
 use crate::residency::Placement;
 use nestling_core::backend::{Backend, Encoder, ExpertUse, FeedForward, PinnedExpert, Routing};
@@ -25,6 +24,7 @@ use nestling_core::recycle::recycle;
 use nestling_core::routing_recorder::RoutingRecorder;
 use nestling_core::runner::StepStats;
 use nestling_core::weights::ActivationMode;
+use nestling_levels::dual::{LevelRouter, PlaneScores, RoutedToken, ThresholdRule};
 
 /// The experts of a model on a device.
 pub struct ExpertCache<B: Backend> {

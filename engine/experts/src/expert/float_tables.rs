@@ -8,11 +8,11 @@ use nestling_import::ModelConfig;
 
 use super::source::ExpertSource;
 use super::store::{Matrices, StoreSource};
-use crate::dual::ExpertSensitivities;
 use crate::residency::Placement;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::group::RankShare;
+use nestling_levels::dual::ExpertSensitivities;
 
 /// Attention, feed-forward and floats of `weights`, with embedding and head of `tables`. Serves to evaluate
 /// the quantization of layer weights alone ("weights only").

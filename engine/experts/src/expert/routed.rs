@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use nestling_formats::{ExpertId, Level};
 
-use crate::dual::{DualPolicy, LevelMode, LevelRouter, least_weights};
 use nestling_core::backend::{Backend, DeviceRouting, ExpertUse, FeedForward, LevelWeights};
 use nestling_core::batch::{LevelPolicy, StepRows};
 use nestling_core::error::EngineError;
 use nestling_core::runner::StepStats;
+use nestling_levels::dual::{DualPolicy, LevelMode, LevelRouter, least_weights};
 
 /// Maximum number of rows of such a step. With more rows, many share an expert, and the host can compute
 /// shared experts together if it reads the routing.

@@ -10,12 +10,12 @@ use nestling_import::ModelConfig;
 
 use super::embedding_rows::EmbeddingRows;
 use super::store::{Matrices, StoreSource};
-use crate::dual::ExpertSensitivities;
 use crate::reads::ReadOptions;
 use crate::residency::Placement;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::group::RankShare;
+use nestling_levels::dual::ExpertSensitivities;
 
 /// A source of weights (store or checkpoint), addressed by their place in the graph.
 pub trait ExpertSource: Send + Sync {

@@ -10,13 +10,13 @@ use nestling_formats::{ExpertId, Invariant, Level, MatrixKind, Plane, invariant}
 use nestling_import::ModelConfig;
 
 use super::owned::{GroupPlanes, GroupRequest, MERGED, Planes, read_groups};
-use crate::allocation::Allocation;
 use crate::reads::ArrivedPlane;
 use crate::store_config::config_of;
 use nestling_core::backend::PlanePart;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::weights::{ByteRegion, FloatMatrix, MatrixWeights, NestedMatrix, PlaneRegions};
+use nestling_levels::allocation::Allocation;
 
 /// Reason why each group of an opened index has parts.
 const PARTS: &str = "the sizes of a group's parts were added up when its store was opened";

@@ -14,13 +14,13 @@ use super::source::ExpertSource;
 use super::source::read_experts;
 use super::store::{Matrices, StoreSource};
 use super::tiled::tiled;
-use crate::dual::ExpertSensitivities;
 use crate::reads::ReadOptions;
 use crate::residency::Placement;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::group::RankShare;
 use nestling_core::weights::MatrixWeights;
+use nestling_levels::dual::ExpertSensitivities;
 
 impl ExpertSource for StoreSource {
     fn config(&self) -> &ModelConfig {

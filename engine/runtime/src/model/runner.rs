@@ -26,12 +26,12 @@ use nestling_core::runner::{
     ModelRunner, PromptSteps, RunnerLimits, SequenceFailure, StepFuture, StepOutput, StepStats,
 };
 use nestling_core::weights::ActivationMode;
-use nestling_experts::dual::{LevelRouter, ThresholdRule};
 use nestling_experts::expert::{
     EmbeddedRows, ExpertCache, ExpertMemory, ExpertSource, Prefetch, RequestScratch,
     RoutingRecorder, StreamOptions,
 };
 use nestling_experts::record::{Recorder, StepRecord};
+use nestling_levels::dual::{LevelRouter, ThresholdRule};
 
 /// Options of a runner.
 #[derive(Clone, Debug, PartialEq)]

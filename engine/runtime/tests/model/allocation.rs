@@ -9,11 +9,11 @@ use nestling_core::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_cpu::reference::Reference;
-use nestling_experts::allocation::{Allocation, ChooseOptions, Counting, choose, weight_bytes};
 use nestling_experts::expert::{ExpertSource, Matrices, StoreSource};
 use nestling_formats::store::{GroupId, MappedStore, Store};
 use nestling_formats::{FloatKind, Level};
 use nestling_import::ModelConfig;
+use nestling_levels::allocation::{Allocation, ChooseOptions, Counting, choose, weight_bytes};
 use nestling_runtime::model::RunnerOptions;
 use nestling_runtime::{Engine, EngineOptions, Model, ModelOptions, SnapshotContents};
 

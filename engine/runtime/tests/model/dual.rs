@@ -8,15 +8,15 @@ use nestling_core::cancel::CancelToken;
 use nestling_core::kv_cache::PageAllocator;
 use nestling_core::runner::ModelRunner;
 use nestling_cpu::Cpu;
-use nestling_experts::dual::{
-    DualOptions, DualPolicy, DualRouting, ExpertSensitivities, LevelMode, LevelRouter, PlaneScores,
-    RouteSample, RoutedToken, Threshold, ThresholdRule,
-};
 use nestling_experts::expert::{ExpertSource, HostOptions, Prefetch, StoreSource, StreamOptions};
 use nestling_experts::reads::ReadOptions;
 use nestling_experts::residency::ExpertTable;
 use nestling_formats::Level;
 use nestling_formats::store::Store;
+use nestling_levels::dual::{
+    DualOptions, DualPolicy, DualRouting, ExpertSensitivities, LevelMode, LevelRouter, PlaneScores,
+    RouteSample, RoutedToken, Threshold, ThresholdRule,
+};
 use nestling_runtime::model::{Runner, RunnerOptions};
 use nestling_runtime::sample_tokens::sample_tokens;
 

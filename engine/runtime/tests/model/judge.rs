@@ -11,14 +11,14 @@ use nestling_core::EngineError;
 use nestling_core::cancel::CancelToken;
 use nestling_core::kv_cache::KvDtype;
 use nestling_cpu::Cpu;
-use nestling_experts::allocation::Allocation;
-use nestling_experts::dual::LevelMode;
 use nestling_experts::expert::{HostOptions, Prefetch, StreamOptions};
 use nestling_experts::reads::ReadOptions;
 use nestling_experts::residency::ExpertTable;
 use nestling_formats::store::Store;
 use nestling_formats::{Level, MatrixKind};
 use nestling_import::checkpoint::Checkpoint;
+use nestling_levels::allocation::Allocation;
+use nestling_levels::dual::LevelMode;
 use nestling_text::{EncodeOptions, Tokenizer};
 
 use crate::build::{Recipe, build_store};

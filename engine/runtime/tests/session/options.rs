@@ -8,11 +8,11 @@ use super::fake::greedy;
 use nestling_core::{ActivationMode, KvDtype};
 use nestling_cpu::ThreadPlacement;
 use nestling_cpu::kernels::InstructionSet;
-use nestling_experts::dual::{DualOptions, LevelMode};
 use nestling_experts::expert::{HostExperts, HostLink, HostSpeeds, Prefetch};
 use nestling_experts::reads::{ReadMethod, ReadOptions};
 use nestling_experts::record::{RecordOptions, Recorder};
 use nestling_formats::Level;
+use nestling_levels::dual::{DualOptions, LevelMode};
 use nestling_runtime::{
     Driver, EngineOptions, GenerateOptions, HiddenRows, ModelOptions, Prefixes, Residence,
     SamplingOptions, SamplingParams, Starts, Writes,

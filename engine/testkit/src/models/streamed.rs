@@ -8,11 +8,11 @@ use nestling_core::backend::{Backend, BackendCounters};
 use nestling_core::batch::LevelPolicy;
 use nestling_core::runner::ModelRunner;
 use nestling_core::weights::ActivationMode::Int8;
-use nestling_experts::dual::{DualPolicy, Threshold};
 use nestling_experts::expert::{CheckpointSource, ExpertSource, StoreSource};
 use nestling_experts::residency::ExpertTable;
 use nestling_formats::Level;
 use nestling_formats::store::Store;
+use nestling_levels::dual::{DualPolicy, Threshold};
 use nestling_runtime::model::Runner;
 
 use super::common::{Parts, all_logits, family, parts, step, store_path, try_step, try_step_at};

@@ -41,8 +41,8 @@ pub struct ChooseOptions {
 /// Chooses the levels of a store's matrices for a budget in bytes.
 ///
 /// ```
-/// use nestling_experts::Allocation;
-/// use nestling_experts::allocation::{ChooseOptions, Counting, choose, weight_bytes};
+/// use nestling_levels::Allocation;
+/// use nestling_levels::allocation::{ChooseOptions, Counting, choose, weight_bytes};
 /// use nestling_formats::Level;
 /// use nestling_formats::store::Store;
 ///

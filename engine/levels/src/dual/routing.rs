@@ -21,8 +21,8 @@ const CONCESSION_STEPS: usize = 16;
 /// Requested settings of dual routing.
 ///
 /// ```
-/// use nestling_experts::DualOptions;
-/// use nestling_experts::dual::LevelMode;
+/// use nestling_levels::DualOptions;
+/// use nestling_levels::dual::LevelMode;
 ///
 /// let options = DualOptions { mean_level: Some(3.5), ..DualOptions::default() };
 /// assert_eq!(options.mode, LevelMode::Strict); // timing never changes results

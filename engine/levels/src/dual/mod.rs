@@ -13,7 +13,7 @@ mod sample;
 mod sensitivities;
 
 pub use elastic::{ElasticController, StepTimes};
-pub(crate) use least_weight::least_weights;
+pub use least_weight::least_weights;
 pub use nestling_core::level_policy::{DualPolicy, LevelMode, PlaneScores, Threshold};
 pub use router::{LevelRouter, RoutedToken, ThresholdRule};
 pub use routing::{DualOptions, DualRouting};

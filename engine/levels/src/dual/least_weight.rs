@@ -11,7 +11,7 @@ const WEIGHT_MAX: f32 = 1e9;
 
 /// Returns the smallest weight at which the policy uses an expert at each level. The search runs the policy
 /// over all floats, so comparing weights gives exactly its levels.
-pub(crate) fn least_weights(
+pub fn least_weights(
     router: &dyn LevelRouter,
     policy: &DualPolicy,
     layer: u32,

@@ -78,7 +78,7 @@ impl Allocation {
     /// Returns the allocation of a model level: each matrix at the level given by the store's sections.
     ///
     /// ```
-    /// use nestling_experts::Allocation;
+    /// use nestling_levels::Allocation;
     /// use nestling_formats::Level;
     /// use nestling_formats::store::{GroupId, Store};
     ///

@@ -26,7 +26,7 @@ pub struct StepTimes {
 /// on the observed steps; it reads no clock.
 ///
 /// ```
-/// use nestling_experts::dual::{ElasticController, StepTimes, Threshold};
+/// use nestling_levels::dual::{ElasticController, StepTimes, Threshold};
 ///
 /// let thresholds = vec![Threshold::ZERO, Threshold::new(0.5), Threshold::new(1.0)];
 /// let mut controller = ElasticController::new(thresholds);
