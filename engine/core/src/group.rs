@@ -129,6 +129,12 @@ impl RankShare {
         Some(border(self.rank)..border(self.rank + 1))
     }
 
+    /// Returns the heads of `total` that this rank holds, or `None` if every rank holds all: if there is one rank, or
+    /// there are fewer heads than ranks.
+    pub fn heads(self, total: usize) -> Option<Range<usize>> {
+        (self.is_divided() && total >= self.ranks).then(|| self.columns(total))
+    }
+
     /// Returns the columns of a row of `total` values that this rank sums. They cover the row without gaps.
     pub fn columns(self, total: usize) -> Range<usize> {
         let border = |rank: usize| total * rank / self.ranks;

@@ -150,7 +150,7 @@ pub fn open_on_backends<B: Backend + 'static>(
     Model::from_parts(engine, ModelParts { runner, device, ..parts })
 }
 
-/// Opens this process's share of a model that all processes of a group hold, with rank 0's division of the experts. Returns the model on rank 0. On other
+/// Opens this process's share of a model that all processes of a group hold, with rank 0's division of the experts, keys and values. Returns the model on rank 0. On other
 /// ranks, returns `None` once rank 0 has closed it.
 ///
 /// # Errors
@@ -163,8 +163,9 @@ pub fn open_on_processes(
     progress: &mut dyn FnMut(OpenProgress),
     cancel: &CancelToken,
 ) -> Result<Option<Model>, EngineError> {
-    let expert_division = decode(0, &group.broadcast(&encode(&options.expert_division)?)?)?;
-    let options = &ModelOptions { expert_division, ..options.clone() };
+    let of_lead = encode(&(options.expert_division, options.kv_division))?;
+    let (expert_division, kv_division) = decode(0, &group.broadcast(&of_lead)?)?;
+    let options = &ModelOptions { expert_division, kv_division, ..options.clone() };
     let opened = Kernels::of(engine.options().instruction_set).and_then(|kernels| {
         let cpu = cpu(kernels, threads_of(engine), &group);
         ModelParts::open(cpu, engine, source, options, progress, cancel)
