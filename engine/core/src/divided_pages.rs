@@ -141,3 +141,44 @@ impl DividedPages {
         Ok(page)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns a layer of three heads over two ranks and one that is not divided, on each rank.
+    fn pages() -> [DividedPages; 2] {
+        [0, 1].map(|rank| {
+            let share = RankShare { rank, ranks: 2 };
+            let heads = share.all().filter_map(|share| share.heads(3)).collect();
+            let divided = Layer { whole: 18, heads, sections: [4, 2] };
+            let whole = Layer { whole: 5, heads: Vec::new(), sections: [5, 0] };
+            DividedPages { share, layers: vec![divided, whole] }
+        })
+    }
+
+    #[test]
+    fn parts_of_all_ranks_are_the_whole_page() {
+        let page: Vec<u8> = (0..23).collect();
+        let parts = pages().map(|pages| pages.own_part(&page).unwrap());
+        // Elements of the first head, its scales, and the other layer.
+        assert_eq!(parts[0], [0, 1, 2, 3, 12, 13, 18, 19, 20, 21, 22]);
+        assert_eq!(parts[1], [4, 5, 6, 7, 8, 9, 10, 11, 14, 15, 16, 17, 18, 19, 20, 21, 22]);
+        for pages in pages() {
+            assert_eq!(pages.join(&parts).unwrap(), page);
+            assert_eq!((0..2).map(|rank| pages.part_bytes(rank)).sum::<usize>(), 23 + 5);
+        }
+    }
+
+    #[test]
+    fn other_sizes_are_refused() {
+        let [pages, _] = pages();
+        assert!(pages.own_part(&[0; 22]).is_err());
+        let parts = [vec![0; 11], vec![0; 17]];
+        assert!(pages.join(&parts).is_ok());
+        for wrong in [&parts[..1], &[], &[vec![0; 12], vec![0; 16]], &[vec![0; 11], Vec::new()]] {
+            let error = pages.join(wrong).unwrap_err();
+            assert!(matches!(error, EngineError::Rank(RankError::Mismatch { .. })), "{error}");
+        }
+    }
+}

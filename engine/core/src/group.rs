@@ -153,6 +153,9 @@ mod tests {
             for total in (0..200).chain([768, 2048, 151_936]) {
                 let columns: Vec<usize> = all().flat_map(|share| share.columns(total)).collect();
                 assert!(columns.into_iter().eq(0..total), "{total} columns of {ranks}");
+                let heads: Option<Vec<_>> = all().map(|share| share.heads(total)).collect();
+                assert_eq!(heads.is_some(), ranks > 1 && total >= ranks, "{total} of {ranks}");
+                assert!(heads.is_none_or(|heads| heads.iter().all(|held| !held.is_empty())));
                 let Some(rows) = all().map(|share| share.rows(total)).collect::<Option<Vec<_>>>()
                 else {
                     assert!(all().all(|share| share.rows(total).is_none()), "one rank holds all");

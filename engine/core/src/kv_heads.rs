@@ -19,6 +19,7 @@ pub enum KvDivision {
     Replicated,
     /// Each rank computes a run of whole key heads, with their query heads, and holds their pages. A lost rank cannot be
     /// replaced. Layers that cannot be divided are replicated; see [`KvDivision::held_heads`].
+    #[serde(rename = "heads")]
     ByHeads,
 }
 
@@ -101,8 +102,19 @@ impl KvDivision {
 
     /// Returns the size in bytes of a rank's part of a page over all layers.
     pub fn page_bytes(self, config: &ModelConfig, dtype: KvDtype, share: RankShare) -> usize {
-        let shapes = config.layers.iter().filter_map(|layer| self.kv_shape(layer, dtype, 1, share));
-        shapes.map(|shape| shape.page_bytes()).sum()
+        self.layer_page_bytes(config, dtype, share).sum()
+    }
+
+    /// Returns the sizes in bytes of a rank's part of a page in each layer with pages.
+    pub fn layer_page_bytes(
+        self,
+        config: &ModelConfig,
+        dtype: KvDtype,
+        share: RankShare,
+    ) -> impl Iterator<Item = usize> {
+        let shapes = config.layers.iter();
+        let shapes = shapes.filter_map(move |layer| self.kv_shape(layer, dtype, 1, share));
+        shapes.map(|shape| shape.page_bytes())
     }
 
     /// Returns the number of layers with keys and values of which a rank holds some heads, and of those of which it holds all.

@@ -132,6 +132,18 @@ fn a_plan_over_ranks_divides_memory_and_names_what_limits() {
     let memory = |planned: &Value| planned["memory"][1]["each_rank_bytes"].as_u64().unwrap();
     assert!(memory(&sliced).abs_diff(memory(&planned)) * 50 < memory(&planned), "{sliced}");
 
+    let heads = plan(&["--memory", "4GiB", "--ranks", "4", "--kv-over-ranks", "heads"]);
+    assert_eq!([&planned, &heads].map(|of| &of["kv_over_ranks"]), ["replicated", "heads"]);
+    let layers = ["layers_by_heads", "layers_with_all_heads"].map(|key| heads[key].as_u64());
+    assert_eq!(layers, [Some(4), Some(0)]);
+    let kv = ["one_rank_bytes", "each_rank_bytes"].map(|of| heads["memory"][2][of].as_u64());
+    assert_eq!(kv[1].map(|bytes| 4 * bytes), kv[0], "{heads}");
+    let received = |plan: &Value| plan["received_bytes_per_token"].as_f64();
+    assert!(received(&heads) < received(&planned), "{heads}");
+    let text = ["plan", bundled(), "--ranks", "4", "--kv-over-ranks", "heads"];
+    let text = run(&[&text[..], &SPEEDS[..]].concat()).ok();
+    assert!(text.contains("4 layers are divided by heads\n"), "{text}");
+
     let file = super::scratch().join("links.json");
     let write = |text: &str| std::fs::write(&file, text).unwrap();
     let path = file.display().to_string();

@@ -1,10 +1,12 @@
 //! Attention and pages that are divided by heads have the bits of one rank.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use nestling_core::batch::Batch;
 use nestling_core::error::EngineError;
-use nestling_core::group::RankShare;
+use nestling_core::group::{Group, RankShare};
 use nestling_core::kv_cache::{KvDtype, PageAllocator, PageId};
 use nestling_core::kv_heads::{DividedLayers, KvDivision};
 use nestling_core::runner::ModelRunner;
@@ -13,7 +15,7 @@ use nestling_experts::expert::ExpertSource;
 use nestling_formats::Level;
 use nestling_formats::store::Store;
 use nestling_plan::synthetic::{SyntheticOptions, SyntheticShape, synthetic_index};
-use nestling_ranks::{RankOptions, open_on_threads};
+use nestling_ranks::{QueueGroup, RankOptions, open_on_processes, open_on_threads};
 use nestling_runtime::model::RunnerOptions;
 use nestling_runtime::{
     GenerateOptions, MemoryPlan, Model, ModelOptions, ModelSource, Residence, Session,
@@ -62,11 +64,11 @@ fn families_whose_heads_two_ranks_can_divide() {
 
 #[test]
 fn more_ranks_and_uneven_numbers_of_heads() {
-    for (family, ranks) in WIDE.into_iter().zip([[3, 8], [2, 3], [3, 4], [4, 8]]) {
+    for (family, ranks) in WIDE.into_iter().zip([&[3, 8][..], &[4], &[3], &[8]]) {
         let folder = tempfile::tempdir().unwrap();
         let stored = source(&store(&wide(family, folder.path()), folder.path()));
         let mut one = runner(Cpu::new(1), &stored, &RunnerOptions::default());
-        for ranks in ranks {
+        for &ranks in ranks {
             let found = layers(&*stored, ranks);
             assert!(found.divided > 0 && found.replicated == 0, "{family}, {ranks} ranks");
             assert_same(&mut one, &stored, &by_heads(), ranks, family);
@@ -155,6 +157,46 @@ fn a_session_moves_between_numbers_of_ranks() {
             session = model.restore(&snapshot).unwrap();
             assert_eq!(&more(&mut session), expected, "{ranks} ranks");
         }
+    });
+}
+
+#[test]
+fn processes_have_the_division_of_rank_0() {
+    watched(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(&wide("gemma3", folder.path()), folder.path());
+        let text = |model: Model| {
+            let ask = GenerateOptions { max_tokens: Some(8), ..GenerateOptions::greedy() };
+            let mut session = model.session();
+            let text = session.generate("the captain", &ask).unwrap().into_text().unwrap();
+            (text, session.snapshot(SnapshotContents::TokensAndPages).unwrap())
+        };
+        let by_heads = ModelOptions { kv_division: KvDivision::ByHeads, ..ModelOptions::default() };
+        let expected = text(open(&store, &by_heads, 1));
+        let group = QueueGroup::of_threads(3, Duration::from_secs(60)).into_iter();
+        let processes: Vec<_> = group
+            .map(|member| {
+                let (store, rank) = (Arc::clone(&store), member.share().rank);
+                let of_lead = by_heads.clone();
+                thread::spawn(move || {
+                    let options = if rank == 0 { of_lead } else { ModelOptions::default() };
+                    let source = ModelSource::Store(store);
+                    let (group, cancel) = (Arc::new(member), Default::default());
+                    let (engine, none) = (engine(None), &mut |_| {});
+                    let model =
+                        open_on_processes(&engine, source, &options, group, none, &cancel).unwrap();
+                    let plan = model.as_ref().map(|model| model.memory_plan().unwrap().kv_bytes);
+                    (model.map(text), plan)
+                })
+            })
+            .collect();
+        let mut of_ranks = processes.into_iter().map(|process| process.join().unwrap());
+        let (found, kv_bytes) = of_ranks.next().unwrap();
+        assert!(found.unwrap() == expected);
+        // Two of eight heads.
+        let whole = open(&store, &by_heads, 1).memory_plan().unwrap().kv_bytes;
+        assert_eq!(kv_bytes, Some(whole / 4));
+        assert!(of_ranks.all(|(model, _)| model.is_none()));
     });
 }
 

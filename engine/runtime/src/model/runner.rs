@@ -169,9 +169,7 @@ impl<B: Backend> Runner<B> {
             },
         };
         let (kv_dtype, kv_division) = (options.kv_dtype, options.kv_division);
-        let shapes = config.layers.iter();
-        let shapes = shapes.map(|layer| kv_division.kv_shape(layer, kv_dtype, pages, share));
-        let page_bytes = shapes.flatten().map(|shape| shape.page_bytes()).collect();
+        let page_bytes = kv_division.layer_page_bytes(config, kv_dtype, share).collect();
         let divided_pages = DividedPages::of(config, kv_dtype, kv_division, share);
         let activations = Activations::new(&mut backend, config, kv_division, rows_max)?;
         let angles =
@@ -198,7 +196,6 @@ impl<B: Backend> Runner<B> {
         experts.set_level_router(Arc::new(ThresholdRule::new(sensitivities)));
         let recorder = options.recorder.clone();
         experts.set_recorder(recorder.clone());
-        let scratch = StepScratch::default();
         Ok(Self {
             backend,
             source,
@@ -210,7 +207,7 @@ impl<B: Backend> Runner<B> {
             divided_pages,
             angles,
             limits,
-            scratch,
+            scratch: StepScratch::default(),
             recorder,
             replayed: None,
         })
