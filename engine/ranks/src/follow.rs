@@ -26,7 +26,7 @@ pub fn follow(runner: &mut dyn ModelRunner, group: &dyn Group) -> Result<(), Eng
         // Rank 0 returns the error of a failed command.
         let settled: Settled<_, Report> =
             settle(group, result, |done| Report { stats: done.stats, expert_bytes })?;
-        if let Ok((Done { page: Some(part), .. }, _)) = settled {
+        if let Ok((CommandResult { page: Some(part), .. }, _)) = settled {
             gather_page(group, part)?;
         }
     }
@@ -34,7 +34,7 @@ pub fn follow(runner: &mut dyn ModelRunner, group: &dyn Group) -> Result<(), Eng
 
 /// Result of a command on one rank.
 #[derive(Default)]
-struct Done {
+struct CommandResult {
     stats: StepStats,
     /// This rank's part of a page, which it sends once all ranks have read theirs.
     page: Option<Vec<u8>>,
@@ -44,19 +44,19 @@ fn carry_out(
     runner: &mut dyn ModelRunner,
     rank: usize,
     command: Command,
-) -> Result<Done, EngineError> {
-    let done = |()| Done::default();
+) -> Result<CommandResult, EngineError> {
+    let done = |()| CommandResult::default();
     match command {
         Command::Step(batch) => {
             // Rank 0 alone decides on cancellation, and its failure ends the step here.
             let output = runner.step_blocking(&batch, &CancelToken::new())?;
             let stats = output.stats;
             runner.recycle(output);
-            Ok(Done { stats, page: None })
+            Ok(CommandResult { stats, page: None })
         }
         Command::ReadPage { page } => {
             let part = runner.read_page(page)?;
-            Ok(Done { page: Some(part), ..Done::default() })
+            Ok(CommandResult { page: Some(part), ..CommandResult::default() })
         }
         Command::ChangeExpertMemory => runner.change_expert_memory().map(done),
         Command::CopyPage { source, destination } => {
@@ -70,7 +70,7 @@ fn carry_out(
         Command::RestoreState { ranks, state, bytes } if ranks.contains(&rank) => {
             runner.write_state(state, &bytes).map(done)
         }
-        Command::RestorePage { .. } | Command::RestoreState { .. } => Ok(Done::default()),
-        Command::Close => Ok(Done::default()),
+        Command::RestorePage { .. } | Command::RestoreState { .. } => Ok(CommandResult::default()),
+        Command::Close => Ok(CommandResult::default()),
     }
 }
