@@ -6,8 +6,8 @@ pub use nestling_core::{
     ActivationMode, Backend, BackendCounters, Batch, Budget, BudgetExceeded, CancelToken,
     DualPolicy, Encoder, EngineError, KvDtype, LevelMode, LevelPolicy, MemoryTooSmall, ModelRunner,
     RoutingRecorder, Row, SequenceRef, StepOutput, StreamStats, Threshold, arena, backend, batch,
-    budget, cancel, driver, error, expert_memory, group, kv_cache, level_policy, recurrent,
-    routing_recorder, routing_trace, runner, stream_stats, weights,
+    budget, cancel, driver, error, expert_memory, group, kv_cache, kv_heads, level_policy,
+    recurrent, routing_recorder, routing_trace, runner, stream_stats, weights,
 };
 pub use nestling_cpu as cpu;
 pub use nestling_experts::{expert, reads, record, residency};

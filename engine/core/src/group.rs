@@ -129,6 +129,12 @@ impl RankShare {
         Some(border(self.rank)..border(self.rank + 1))
     }
 
+    /// Returns the heads of `total` that this rank holds, or `None` if every rank holds all: if there is one rank, or
+    /// there are fewer heads than ranks.
+    pub fn heads(self, total: usize) -> Option<Range<usize>> {
+        (self.is_divided() && total >= self.ranks).then(|| self.columns(total))
+    }
+
     /// Returns the columns of a row of `total` values that this rank sums. They cover the row without gaps.
     pub fn columns(self, total: usize) -> Range<usize> {
         let border = |rank: usize| total * rank / self.ranks;
@@ -147,6 +153,9 @@ mod tests {
             for total in (0..200).chain([768, 2048, 151_936]) {
                 let columns: Vec<usize> = all().flat_map(|share| share.columns(total)).collect();
                 assert!(columns.into_iter().eq(0..total), "{total} columns of {ranks}");
+                let heads: Option<Vec<_>> = all().map(|share| share.heads(total)).collect();
+                assert_eq!(heads.is_some(), ranks > 1 && total >= ranks, "{total} of {ranks}");
+                assert!(heads.is_none_or(|heads| heads.iter().all(|held| !held.is_empty())));
                 let Some(rows) = all().map(|share| share.rows(total)).collect::<Option<Vec<_>>>()
                 else {
                     assert!(all().all(|share| share.rows(total).is_none()), "one rank holds all");

@@ -3,33 +3,73 @@
 use std::ops::Range;
 
 use crate::group::RankShare;
+use crate::kv_heads::{HeldHeads, KvDivision};
 use nestling_formats::store::{Encoding, Group, GroupId, Index, Matrix};
 use nestling_formats::{Level, MatrixKind, Plane};
+use nestling_import::ModelConfig;
 
-/// Returns the bytes of dense matrices' rows that other ranks hold.
-pub fn bytes_elsewhere(index: &Index, level: Level, share: RankShare) -> u64 {
-    index.groups().iter().map(|group| group_bytes_elsewhere(index, group, level, share)).sum()
+/// Division of a model's dense matrices over ranks.
+#[derive(Clone, Copy, Debug)]
+pub struct DenseDivision<'a> {
+    /// Model.
+    pub config: &'a ModelConfig,
+    /// Division of keys and values.
+    pub kv: KvDivision,
+    /// Share of the rank.
+    pub share: RankShare,
 }
 
-/// Returns the bytes of a dense group's rows that other ranks hold; 0 for groups of other kinds.
-pub fn group_bytes_elsewhere(index: &Index, group: &Group, level: Level, share: RankShare) -> u64 {
-    if !matches!(group.id, GroupId::Dense { .. } | GroupId::Embedding | GroupId::Head) {
-        return 0;
+impl DenseDivision<'_> {
+    /// Returns the heads of a layer that the rank computes, or `None` if every rank computes all.
+    pub fn held_heads(&self, layer: u32) -> Option<HeldHeads> {
+        let layer = self.config.layers.get(layer as usize)?;
+        self.kv.held_heads(layer, self.share)
     }
-    // Default: a level without a section in the store uses no planes.
-    sliced_bytes_elsewhere(group, index.planes_at(group, level).unwrap_or(0), share)
+
+    /// Returns the rows that the rank holds of a matrix of a dense group, or `None` if every rank holds all.
+    pub fn held_rows(
+        &self,
+        group: &GroupId,
+        kind: MatrixKind,
+        rows: usize,
+    ) -> Option<Range<usize>> {
+        let heads = match group {
+            GroupId::Dense { layer } => self.held_heads(*layer),
+            _ => None,
+        };
+        let of_heads = heads.and_then(|heads| heads.rows(kind));
+        of_heads.or_else(|| held_rows(kind, rows, self.share))
+    }
+
+    /// Returns the bytes of dense matrices' rows that other ranks hold.
+    pub fn bytes_elsewhere(&self, index: &Index, level: Level) -> u64 {
+        index.groups().iter().map(|group| self.group_bytes_elsewhere(index, group, level)).sum()
+    }
+
+    /// Returns the bytes of a dense group's rows that other ranks hold; 0 for groups of other kinds.
+    pub fn group_bytes_elsewhere(&self, index: &Index, group: &Group, level: Level) -> u64 {
+        if !matches!(group.id, GroupId::Dense { .. } | GroupId::Embedding | GroupId::Head) {
+            return 0;
+        }
+        // Default: a level without a section in the store uses no planes.
+        let planes = index.planes_at(group, level).unwrap_or(0);
+        elsewhere(group, planes, |matrix| self.held_rows(&group.id, matrix.kind, matrix.rows))
+    }
 }
 
 /// Returns the bytes of the rows that other ranks hold of a group whose matrices are divided by rows, after its first
 /// `planes` planes.
 pub fn sliced_bytes_elsewhere(group: &Group, planes: usize, share: RankShare) -> u64 {
-    let elsewhere =
-        group.matrices.iter().map(|matrix| match held_rows(matrix.kind, matrix.rows, share) {
-            None => 0,
-            Some(held) => {
-                bytes(matrix, planes, matrix.rows).saturating_sub(bytes(matrix, planes, held.len()))
-            }
-        });
+    elsewhere(group, planes, |matrix| held_rows(matrix.kind, matrix.rows, share))
+}
+
+fn elsewhere(group: &Group, planes: usize, held: impl Fn(&Matrix) -> Option<Range<usize>>) -> u64 {
+    let elsewhere = group.matrices.iter().map(|matrix| match held(matrix) {
+        None => 0,
+        Some(held) => {
+            bytes(matrix, planes, matrix.rows).saturating_sub(bytes(matrix, planes, held.len()))
+        }
+    });
     elsewhere.sum()
 }
 

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::BackendCounters;
 use crate::batch::Batch;
 use crate::cancel::CancelToken;
+use crate::divided_pages::DividedPages;
 use crate::driver::block_on;
 use crate::error::EngineError;
 use crate::expert_memory::ExpertMemory;
@@ -185,6 +186,13 @@ pub trait ModelRunner: Send {
     /// # Errors
     /// Returns an error if the pool does not have the page.
     fn read_page(&mut self, page: PageId) -> Result<Vec<u8>, EngineError>;
+
+    /// Returns the layout of the pages if this runner is a rank of several that hold the keys and values of some heads.
+    /// [`ModelRunner::read_page`] then returns the rank's part of a page, and [`ModelRunner::write_page`] takes that of a
+    /// page with all heads.
+    fn divided_pages(&self) -> Option<&DividedPages> {
+        None
+    }
 
     /// Restores a page from the output of [`ModelRunner::read_page`].
     ///

@@ -14,6 +14,10 @@ use serde::{Deserialize, Serialize};
 pub enum Command {
     Step(Batch),
     ChangeExpertMemory,
+    /// Sends the rank's part of a page to rank 0, if ranks hold parts.
+    ReadPage {
+        page: PageId,
+    },
     CopyPage {
         source: PageId,
         destination: PageId,
@@ -72,6 +76,20 @@ impl Order {
             memory.shed(self.shed_bytes);
         }
     }
+}
+
+/// Sends this rank's part of a page to rank 0, which receives those of all ranks.
+///
+/// # Errors
+/// Fails as [`Group::exchange`] does.
+pub fn gather_page(group: &dyn Group, part: Vec<u8>) -> Result<Vec<Vec<u8>>, RankError> {
+    let mut parts = vec![Vec::new(); group.share().ranks];
+    let mut incoming = Vec::new();
+    if let Some(of_lead) = parts.first_mut() {
+        *of_lead = part;
+    }
+    group.exchange(&parts, &mut incoming)?;
+    Ok(incoming)
 }
 
 pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, EngineError> {

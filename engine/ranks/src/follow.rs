@@ -5,7 +5,7 @@ use nestling_core::error::EngineError;
 use nestling_core::group::Group;
 use nestling_core::runner::{ModelRunner, StepStats};
 
-use crate::command::{Command, Order, Report, Settled, decode, settle};
+use crate::command::{Command, Order, Report, Settled, decode, gather_page, settle};
 
 /// Carries out the commands of rank 0 until it closes the model. Errors of single commands are reported to rank 0 and
 /// leave the loop running.
@@ -24,24 +24,39 @@ pub fn follow(runner: &mut dyn ModelRunner, group: &dyn Group) -> Result<(), Eng
         // Default: resident experts are not counted.
         let expert_bytes = runner.expert_memory().map_or(0, |memory| memory.used_bytes());
         // Rank 0 returns the error of a failed command.
-        let _: Settled<_, Report> =
-            settle(group, result, |stats| Report { stats: *stats, expert_bytes })?;
+        let settled: Settled<_, Report> =
+            settle(group, result, |done| Report { stats: done.stats, expert_bytes })?;
+        if let Ok((CommandResult { page: Some(part), .. }, _)) = settled {
+            gather_page(group, part)?;
+        }
     }
+}
+
+/// Result of a command on one rank.
+#[derive(Default)]
+struct CommandResult {
+    stats: StepStats,
+    /// This rank's part of a page, which it sends once all ranks have read theirs.
+    page: Option<Vec<u8>>,
 }
 
 fn carry_out(
     runner: &mut dyn ModelRunner,
     rank: usize,
     command: Command,
-) -> Result<StepStats, EngineError> {
-    let done = |()| StepStats::default();
+) -> Result<CommandResult, EngineError> {
+    let done = |()| CommandResult::default();
     match command {
         Command::Step(batch) => {
             // Rank 0 alone decides on cancellation, and its failure ends the step here.
             let output = runner.step_blocking(&batch, &CancelToken::new())?;
             let stats = output.stats;
             runner.recycle(output);
-            Ok(stats)
+            Ok(CommandResult { stats, page: None })
+        }
+        Command::ReadPage { page } => {
+            let part = runner.read_page(page)?;
+            Ok(CommandResult { page: Some(part), ..CommandResult::default() })
         }
         Command::ChangeExpertMemory => runner.change_expert_memory().map(done),
         Command::CopyPage { source, destination } => {
@@ -55,7 +70,7 @@ fn carry_out(
         Command::RestoreState { ranks, state, bytes } if ranks.contains(&rank) => {
             runner.write_state(state, &bytes).map(done)
         }
-        Command::RestorePage { .. } | Command::RestoreState { .. } => Ok(StepStats::default()),
-        Command::Close => Ok(StepStats::default()),
+        Command::RestorePage { .. } | Command::RestoreState { .. } => Ok(CommandResult::default()),
+        Command::Close => Ok(CommandResult::default()),
     }
 }

@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use nestling_core::batch::Batch;
 use nestling_core::cancel::CancelToken;
-use nestling_core::error::EngineError;
+use nestling_core::error::{EngineError, ErrorClass};
 use nestling_core::expert_memory::ExpertMemory;
-use nestling_core::group::{Group, RankError};
+use nestling_core::group::{Failure, Group, RankError};
 use nestling_core::kv_cache::PageId;
 use nestling_core::recurrent::StateId;
 use nestling_core::routing_recorder::RoutingRecorder;
 use nestling_core::runner::{ModelRunner, RunnerLimits, StepFuture, StepOutput};
+use nestling_formats::Invariant;
 use nestling_import::ModelConfig;
 
-use crate::command::{Command, Order, Report, encode, settle};
+use crate::command::{Command, Order, Report, encode, gather_page, settle};
 use crate::rank_thread::FollowerThread;
 use crate::recovery::{Loss, Recovery};
 use crate::written::WrittenMemory;
@@ -143,6 +144,17 @@ impl LeadRunner {
         Ok(())
     }
 
+    /// Reads a page of which each rank holds some heads.
+    fn gather_parts(&mut self, page: PageId) -> Result<Vec<u8>, EngineError> {
+        self.order(Command::ReadPage { page })?;
+        let part = self.runner.read_page(page);
+        let expert_bytes = self.expert_bytes();
+        let (part, _) = self.settle(part, |_| Report { expert_bytes, ..Report::default() })?;
+        let parts = gather_page(&*self.group, part)?;
+        let pages = self.runner.divided_pages().invariant("pages stay divided")?;
+        pages.join(&parts)
+    }
+
     /// Computes a step, and repeats it after the loss of a rank.
     async fn run(
         &mut self,
@@ -194,6 +206,9 @@ impl LeadRunner {
                 return Err(error);
             };
             let loss = Loss { rank: *rank, cause: *cause };
+            if self.runner.divided_pages().is_some() {
+                return Err(recovery.give_up(loss, heads_lost(*rank)));
+            }
             let rebuilt = recovery.rebuild(loss, self.expert_share);
             match rebuilt.and_then(|()| self.restore(loss)) {
                 Ok(()) => return Ok(()),
@@ -252,6 +267,15 @@ impl LeadRunner {
     }
 }
 
+/// Returns the reason why a rank that holds some heads of all pages is not replaced.
+fn heads_lost(rank: usize) -> Failure {
+    Failure {
+        reason: format!("keys and values are divided by heads, and those of rank {rank} are lost"),
+        class: ErrorClass::Broken,
+        needs_reopening: true,
+    }
+}
+
 /// Returns true if a step writes a state that it reads.
 fn overwrites_states(batch: &Batch) -> bool {
     let mut tracks = batch.sequences.iter().map(|sequence| &sequence.states);
@@ -299,8 +323,16 @@ impl ModelRunner for LeadRunner {
     }
 
     fn read_page(&mut self, page: PageId) -> Result<Vec<u8>, EngineError> {
-        // All ranks hold the same pages.
-        self.runner.read_page(page)
+        if self.runner.divided_pages().is_none() {
+            // All ranks hold the same pages.
+            return self.runner.read_page(page);
+        }
+        loop {
+            match self.gather_parts(page) {
+                Ok(page) => return Ok(page),
+                Err(error) => self.recover(error)?,
+            }
+        }
     }
 
     fn write_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), EngineError> {

@@ -14,8 +14,8 @@ use crate::follow::follow;
 use crate::lead::LeadRunner;
 use crate::open::{agree, cpu, threads_of};
 
-/// Opens this process's share of a model that all processes of a group hold, on the CPU, with rank 0's division of the
-/// experts. Returns the model on rank 0. On other ranks, returns `None` once rank 0 has closed it.
+/// Opens this process's share of a model that all processes of a group hold, on the CPU, with rank 0's division of
+/// experts, keys and values. Returns the model on rank 0. On other ranks, returns `None` once rank 0 has closed it.
 ///
 /// # Errors
 /// Fails as [`Model::open_source`] does for any rank, or with [`EngineError::Rank`] if a rank was lost.
@@ -48,8 +48,9 @@ pub fn open_process_on<B: Backend + 'static>(
     progress: &mut dyn FnMut(OpenProgress),
     cancel: &CancelToken,
 ) -> Result<Option<Model>, EngineError> {
-    let expert_division = decode(0, &group.broadcast(&encode(&options.expert_division)?)?)?;
-    let options = &ModelOptions { expert_division, ..options.clone() };
+    let of_lead = encode(&(options.expert_division, options.kv_division))?;
+    let (expert_division, kv_division) = decode(0, &group.broadcast(&of_lead)?)?;
+    let options = &ModelOptions { expert_division, kv_division, ..options.clone() };
     let opened = backend(&group)
         .and_then(|own| ModelParts::open(own, engine, source, options, progress, cancel));
     let (mut parts, _) = agree(&*group, opened)?;

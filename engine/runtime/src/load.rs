@@ -468,6 +468,7 @@ fn open_runner<B: Backend>(
         activations: options.activation_mode,
         context_max: Some(plan.context_length),
         expert_division: options.expert_division,
+        kv_division: options.kv_division,
         recorder: options.recorder.clone(),
         streaming: match plan.residence {
             PlannedResidence::Resident => None,

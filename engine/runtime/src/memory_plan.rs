@@ -11,8 +11,9 @@ use crate::options::{ModelOptions, Residence};
 use nestling_core::error::{EngineError, MemoryTooSmall};
 use nestling_core::float_bytes;
 use nestling_core::group::{ExpertDivision, RankShare};
-use nestling_core::kv_cache::{KvDtype, KvShape, pages_for};
-use nestling_core::rank_bytes::{bytes_elsewhere, group_bytes_elsewhere, sliced_bytes_elsewhere};
+use nestling_core::kv_cache::pages_for;
+use nestling_core::kv_heads::KvDivision;
+use nestling_core::rank_bytes::{DenseDivision, sliced_bytes_elsewhere};
 use nestling_core::recurrent::{STATES_PER_SEQUENCE, StateShape};
 use nestling_experts::expert::rows_that_stay;
 use nestling_experts::residency::{ExpertTable, Placement};
@@ -163,7 +164,8 @@ impl MemoryPlan {
         let weights = |group: &&Group| !matches!(group.id, GroupId::Asset { .. });
         let dense = |group: &&Group| weights(group) && !is_expert(group);
         let widened = index.groups().iter().map(float_bytes::widened).sum::<u64>();
-        let elsewhere = bytes_elsewhere(index, level, share);
+        let divided = DenseDivision { config, kv: options.kv_division, share };
+        let elsewhere = divided.bytes_elsewhere(index, level);
         let dense = bytes_of(&mut index.groups().iter().filter(dense)).saturating_add(widened);
         let dense = dense.saturating_sub(elsewhere);
         // Memory allocated here holds only the planes in use; streamed extents are read whole.
@@ -193,7 +195,7 @@ impl MemoryPlan {
             Some(rows) => {
                 let held = |group| {
                     let whole = bytes_of(&mut std::iter::once(group));
-                    whole.saturating_sub(group_bytes_elsewhere(index, group, level, share))
+                    whole.saturating_sub(divided.group_bytes_elsewhere(index, group, level))
                 };
                 // Default: a tied embedding has no group.
                 let embedding = index.group(&GroupId::Embedding).map_or(0, held);
@@ -346,7 +348,9 @@ impl SessionMemory {
         let requested = options.context_length.filter(|length| *length > 0);
         // Default: the trained context length, at most `CONTEXT_DEFAULT_MAX`.
         let mut context_length = requested.unwrap_or(CONTEXT_DEFAULT_MAX).min(trained);
-        let kv = |length: usize| kv_bytes(config, options.kv_dtype, pages_for(length));
+        // All ranks have the same context, for which the one with most heads has memory.
+        let largest = RankShare { rank: rank.ranks.saturating_sub(1), ..rank };
+        let kv = |length: usize| kv_bytes(config, options, pages_for(length), largest);
         while requested.is_none()
             && context_length > CONTEXT_DEFAULT_MIN
             && kv(context_length) > available / KV_SHARE
@@ -354,9 +358,8 @@ impl SessionMemory {
             context_length = (context_length / 2).max(CONTEXT_DEFAULT_MIN);
         }
         let kv_tokens = options.kv_tokens.unwrap_or(context_length);
-        let division = options.expert_division;
-        let fixed = scratch_bytes(config, division, 0, rank);
-        let per_row = scratch_bytes(config, division, 1, rank).saturating_sub(fixed).max(1);
+        let fixed = scratch_bytes(config, options, 0, rank);
+        let per_row = scratch_bytes(config, options, 1, rank).saturating_sub(fixed).max(1);
         let share = (available / SCRATCH_SHARE).saturating_sub(fixed) / per_row;
         let rows = usize::try_from(share).unwrap_or(usize::MAX);
         let rows = rows.clamp(options.rows_max.min(64), STREAMED_ROWS_MAX.max(options.rows_max));
@@ -385,15 +388,16 @@ impl SessionMemory {
             0 => 0,
             _ => options.recurrent_states.unwrap_or(sessions.saturating_mul(STATES_PER_SEQUENCE)),
         };
-        let kv_bytes = kv_bytes(config, options.kv_dtype, kv_pages)
+        let kv_bytes = kv_bytes(config, options, kv_pages, share)
             .saturating_add(state_bytes.saturating_mul(states as u64));
-        let scratch_bytes = scratch_bytes(config, options.expert_division, rows_max as u64, share);
+        let scratch_bytes = scratch_bytes(config, options, rows_max as u64, share);
         Self { context_length, kv_pages, states, kv_bytes, scratch_bytes, rows_max }
     }
 }
 
-fn kv_bytes(config: &ModelConfig, dtype: KvDtype, pages: usize) -> u64 {
-    (KvShape::model_page_bytes(config, dtype) as u64).saturating_mul(pages as u64)
+fn kv_bytes(config: &ModelConfig, options: &ModelOptions, pages: usize, share: RankShare) -> u64 {
+    let page_bytes = options.kv_division.page_bytes(config, options.kv_dtype, share);
+    (page_bytes as u64).saturating_mul(pages as u64)
 }
 
 /// Returns the floats per row in the mixers' buffers, for the widest mixer kind: inputs, and outputs
@@ -432,12 +436,7 @@ fn latent_floats(latent: &LatentConfig) -> (usize, usize) {
 }
 
 /// Returns the bytes of the activations of one step.
-fn scratch_bytes(
-    config: &ModelConfig,
-    division: ExpertDivision,
-    rows: u64,
-    share: RankShare,
-) -> u64 {
+fn scratch_bytes(config: &ModelConfig, options: &ModelOptions, rows: u64, share: RankShare) -> u64 {
     let (qkv, attended) = mixer_floats(config);
     let experts = config.layers.iter().map(|layer| match layer.feed_forward {
         FeedForward::Absent => (0, 0),
@@ -455,13 +454,18 @@ fn scratch_bytes(
     // Default: without dense parts, none is divided.
     let dense = dense.max().unwrap_or(0);
     // Gate and up of a divided part, and the messages that complete them.
-    let divided = match division {
+    let divided = match options.expert_division {
         _ if !share.is_divided() => 0,
         ExpertDivision::Whole => 4 * dense,
         // All uses of a row at once, which are at least as wide.
         ExpertDivision::Sliced => 4 * inner,
     };
-    let floats = hidden_rows * config.hidden_size + 2 * qkv + attended + divided;
+    // Attended heads of all ranks, and the messages with them.
+    let heads = match options.kv_division {
+        KvDivision::ByHeads if share.is_divided() => 3 * attended,
+        _ => 0,
+    };
+    let floats = hidden_rows * config.hidden_size + 2 * qkv + attended + divided + heads;
     // Inputs of products as int8, with a scale and a sum per 32 values.
     let int8 = (config.hidden_size + qkv + inner) * 5 / 4;
     // The same, gathered: the inputs of each expert use, and those of one product.

@@ -14,6 +14,7 @@ use crate::options_wire;
 use crate::page_store::PageStore;
 use nestling_core::group::ExpertDivision;
 use nestling_core::kv_cache::KvDtype;
+use nestling_core::kv_heads::KvDivision;
 use nestling_core::weights::ActivationMode;
 use nestling_core::wire;
 use nestling_cpu::ThreadPlacement;
@@ -143,6 +144,9 @@ pub struct ModelOptions {
     /// Division of the experts if the model is opened over ranks. Sliced ones must all be in memory. Never changes a
     /// result.
     pub expert_division: ExpertDivision,
+    /// Division of keys and values, and of the attention that reads them, if the model is opened over ranks. With
+    /// [`KvDivision::ByHeads`], a lost rank is not replaced. Never changes a result.
+    pub kv_division: KvDivision,
     /// Options for reading planes of streamed experts. Never changes a result.
     pub reads: ReadOptions,
     /// Recorder of events inside the model. Never changes a result.
@@ -177,6 +181,7 @@ impl Default for ModelOptions {
             memory_limit: None,
             residence: Residence::default(),
             expert_division: ExpertDivision::default(),
+            kv_division: KvDivision::default(),
             reads: ReadOptions::default(),
             recorder: None,
             prefetch: Prefetch::default(),

@@ -4,8 +4,8 @@ use super::level::mean_level;
 use super::lists::{Format, Numbers, number};
 use super::load::LoadArgs;
 use super::{
-    DeviceArgs, ExpertDivisionArgs, HostExpertsArgs, HubArgs, KvTypeArg, LevelArg, LoadModeArg,
-    ObserveArgs,
+    DeviceArgs, ExpertDivisionArgs, HostExpertsArgs, HubArgs, KvDivisionArgs, KvTypeArg, LevelArg,
+    LoadModeArg, ObserveArgs,
 };
 use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
@@ -117,6 +117,9 @@ pub struct RunningArgs {
 
     #[command(flatten)]
     pub experts: ExpertDivisionArgs,
+
+    #[command(flatten)]
+    pub kv: KvDivisionArgs,
 
     /// Number of repetitions of each test
     #[arg(short, long, value_name = "N", default_value_t = 5, env = "NESTLING_REPETITIONS")]

@@ -29,7 +29,9 @@ pub use level::{LevelArg, MeanLevelArg};
 pub use lists::{Format, Numbers};
 pub use load::{Lengths, LoadArgs, Objective, Time, WorkArgs};
 pub use machine::{DoctorArgs, MachineFormatArgs, SpeedArgs};
-pub use model::{ExpertDivisionArgs, KvTypeArg, LoadModeArg, ModelArgs, RanksArg, ResourceArgs};
+pub use model::{
+    ExpertDivisionArgs, KvDivisionArgs, KvTypeArg, LoadModeArg, ModelArgs, RanksArg, ResourceArgs,
+};
 pub use observe::{ObserveArgs, StatsArgs};
 pub use planning::PlanArgs;
 pub use quantizer::{QuantizerArgs, Rotation};

@@ -8,6 +8,7 @@ use crate::bytes::ByteSize;
 use clap::builder::FalseyValueParser;
 use clap::{Args, ValueEnum};
 use nestling::engine::group::ExpertDivision;
+use nestling::engine::kv_heads::KvDivision;
 use nestling::engine::{DualOptions, LevelMode};
 use nestling::ranks::RANKS_MAX;
 use std::path::PathBuf;
@@ -115,6 +116,9 @@ pub struct ResourceArgs {
     #[command(flatten)]
     pub experts: ExpertDivisionArgs,
 
+    #[command(flatten)]
+    pub kv: KvDivisionArgs,
+
     /// Memory for weights, context and scratch, such as 6GiB; 6G means 6 GiB, 6GB is slightly less [default:
     /// free memory less a margin]
     #[arg(long, value_name = "SIZE", env = "NESTLING_MEMORY")]
@@ -176,6 +180,42 @@ impl From<ExpertDivisionArgs> for ExpertDivision {
         match args.experts_over_ranks {
             ExpertDivisionArg::Whole => Self::Whole,
             ExpertDivisionArg::Sliced => Self::Sliced,
+        }
+    }
+}
+
+/// Division of keys and values over ranks.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct KvDivisionArgs {
+    /// Keys and values of the context on each rank. The output is the same [default: heads with --ranks mpi, otherwise
+    /// replicated]
+    #[arg(long, value_enum, value_name = "DIVISION", env = "NESTLING_KV_OVER_RANKS")]
+    pub kv_over_ranks: Option<KvDivisionArg>,
+}
+
+/// Division of keys and values over ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KvDivisionArg {
+    // Each rank holds all of them, so that a lost rank can be replaced
+    Replicated,
+    // Each rank computes attention for some heads and holds their keys and values; a lost rank ends the model
+    Heads,
+}
+
+impl KvDivisionArgs {
+    /// Returns the division of ranks that are threads or devices of this process.
+    pub fn of_threads(self) -> KvDivision {
+        match self.kv_over_ranks {
+            Some(KvDivisionArg::Heads) => KvDivision::ByHeads,
+            Some(KvDivisionArg::Replicated) | None => KvDivision::Replicated,
+        }
+    }
+
+    /// Returns the division of ranks. Processes are never replaced, so they need not hold all heads.
+    pub fn of_ranks(self, ranks: RanksArg) -> KvDivision {
+        match (self.kv_over_ranks, ranks) {
+            (None, RanksArg::Mpi) => KvDivision::ByHeads,
+            _ => self.of_threads(),
         }
     }
 }

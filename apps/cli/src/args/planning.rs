@@ -1,7 +1,8 @@
 //! Arguments of `nestling plan`.
 
 use super::{
-    DeviceArgs, ExpertDivisionArgs, HubArgs, KvTypeArg, LevelArg, MachineFormatArgs, SpeedArgs,
+    DeviceArgs, ExpertDivisionArgs, HubArgs, KvDivisionArgs, KvTypeArg, LevelArg,
+    MachineFormatArgs, SpeedArgs,
 };
 use crate::bytes::ByteSize;
 use clap::Args;
@@ -68,6 +69,9 @@ pub struct PlanArgs {
 
     #[command(flatten)]
     pub experts: ExpertDivisionArgs,
+
+    #[command(flatten)]
+    pub kv: KvDivisionArgs,
 
     /// Links between ranks: nvlink, pcie, 100gbe, 10gbe, or a JSON file [default: each of the four]
     #[arg(long, value_name = "NAME|FILE", env = "NESTLING_TOPOLOGY")]

@@ -111,6 +111,7 @@ impl ArmOptions {
             kv_tokens: Some(pages_for(self.positions) * self.sessions * PAGE_POSITIONS),
             rows_max: self.rows_max,
             expert_division: self.opening.expert_division,
+            kv_division: self.opening.kv_division,
             ..ModelOptions::default()
         };
         let budget = self.memory_budget.map(|bytes| bytes / share.ranks as u64);
@@ -374,6 +375,7 @@ impl Loading {
             recorder: options.recorder.clone().filter(|_| self.share.rank == 0),
             streaming,
             expert_division: options.opening.expert_division,
+            kv_division: options.opening.kv_division,
             ..RunnerOptions::default()
         })
     }

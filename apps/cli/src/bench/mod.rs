@@ -21,6 +21,7 @@ use arm::{Arm, ArmOptions, MeasuredCost};
 use machine::Machine;
 use nestling::engine::dual::LevelMode;
 use nestling::engine::group::ExpertDivision;
+use nestling::engine::kv_heads::KvDivision;
 use nestling::engine::reads::ReadOptions;
 use nestling::formats::Level;
 use nestling::formats::store::Store;
@@ -45,6 +46,8 @@ pub struct Opening {
     pub ranks: usize,
     /// Division of the experts over the ranks.
     pub expert_division: ExpertDivision,
+    /// Division of keys and values over the ranks.
+    pub kv_division: KvDivision,
 }
 
 impl Opening {
@@ -192,6 +195,7 @@ fn combined(
                     threads,
                     ranks,
                     expert_division: args.run.experts.into(),
+                    kv_division: args.run.kv.of_threads(),
                 }));
             }
         }

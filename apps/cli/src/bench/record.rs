@@ -162,12 +162,15 @@ impl Record<'_> {
         ]
     }
 
-    /// Returns the number of ranks, and for several the division of the experts and the messages of rank 0 per token.
-    fn rank_fields(&self) -> [(&'static str, Value); 4] {
-        let division = (self.opening.ranks > 1).then_some(self.opening.expert_division);
+    /// Returns the number of ranks, and for several the divisions and the messages of rank 0 per token.
+    fn rank_fields(&self) -> [(&'static str, Value); 5] {
+        let of_ranks = (self.opening.ranks > 1).then_some(&self.opening);
+        let division = of_ranks.map(|opening| opening.expert_division);
+        let kv = of_ranks.map(|opening| opening.kv_division);
         [
             ("n_ranks", json!(self.opening.ranks)),
             ("experts_over_ranks", json!(division)),
+            ("kv_over_ranks", json!(kv)),
             ("exchanges_per_token", json!(self.traffic(|group| group.exchanges))),
             ("rank_sent_bytes_per_token", json!(self.traffic(|group| group.sent_bytes))),
         ]

@@ -9,9 +9,10 @@ use crate::explain::explain;
 use crate::failure::{Failure, Result};
 use crate::speed::Machine;
 use nestling::engine::group::{ExpertDivision, RankShare};
+use nestling::engine::kv_heads::{DividedLayers, KvDivision};
 use nestling::engine::{EngineError, MemoryPlan, ModelOptions, PlannedResidence};
 use nestling_plan::plan::{Demand, LevelMix};
-use nestling_plan::ranks::{RankedModel, StepForecast, StepShape, can_be_sliced};
+use nestling_plan::ranks::{RankDivision, RankedModel, StepForecast, StepShape, can_be_sliced};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 
@@ -100,8 +101,12 @@ impl<'a> RanksPlan<'a> {
         }
         let whole = Demand::of_store(index, config, level, question.skew());
         // Default: there is a rank.
-        let whole = whole.at_context(each.first().map_or(0, context_bytes));
-        let over = |division| RankedModel::of_index(index, config, &whole, ranks, division);
+        let whole = whole.at_context(each.iter().map(context_bytes).max().unwrap_or(0));
+        let kv = question.options.kv_division;
+        let over = |experts| {
+            let division = RankDivision { experts, kv };
+            RankedModel::of_index(index, config, &whole, ranks, division)
+        };
         let other = match division {
             _ if !config.has_experts() => Other::NoExperts,
             ExpertDivision::Sliced => Other::Possible(over(ExpertDivision::Whole)),
@@ -131,6 +136,12 @@ impl<'a> RanksPlan<'a> {
             machine,
             topologies,
         })
+    }
+
+    /// Returns how many layers with keys and values are divided by heads.
+    fn divided_layers(&self) -> DividedLayers {
+        let share = RankShare { rank: 0, ranks: self.ranks };
+        self.question.options.kv_division.layers(&self.question.subject.config, share)
     }
 
     /// Returns the bytes of experts that each rank keeps in memory.
@@ -207,6 +218,7 @@ impl<'a> RanksPlan<'a> {
             ByteSize(traffic.row_bytes() as u64),
             ByteSize((of_layers.sum::<f64>() / layers) as u64),
         );
+        text += &self.heads_text();
         // Default: there is a rank.
         let context = self.each.first().map_or(0, context_of);
         let _ = writeln!(
@@ -216,6 +228,19 @@ impl<'a> RanksPlan<'a> {
         );
         text += &self.steps_text();
         text + &self.slices_text()
+    }
+
+    /// Says how many layers are divided by heads, if that was asked for.
+    fn heads_text(&self) -> String {
+        if self.question.options.kv_division == KvDivision::Replicated {
+            return String::new();
+        }
+        let DividedLayers { divided, replicated } = self.divided_layers();
+        let rest = match replicated {
+            0 => String::new(),
+            count => format!("; all ranks hold those of the other {count}"),
+        };
+        format!("heads     keys and values of {divided} layers are divided by heads{rest}\n")
     }
 
     /// Formats the speed of each step over each topology.
@@ -335,6 +360,9 @@ impl<'a> RanksPlan<'a> {
             "sliced_received_bytes_per_token":
                 self.divided(ExpertDivision::Sliced).map(|model| model.traffic.row_bytes().round()),
             "experts_over_ranks": self.model.division,
+            "kv_over_ranks": self.question.options.kv_division,
+            "layers_by_heads": self.divided_layers().divided,
+            "layers_with_all_heads": self.divided_layers().replicated,
             "machine": self.machine.as_json(),
             "topologies": self.topologies.iter().map(of_topology).collect::<Vec<_>>(),
         })

@@ -91,6 +91,9 @@ fn ranks_are_measured_and_recorded() {
     let flags = ["-p", "0", "-n", "2", "--ranks", "2", "--experts-over-ranks", "sliced"];
     let sliced = self::records(synthetic(), &flags);
     assert_eq!(sliced[0]["experts_over_ranks"], "sliced");
+    assert_eq!(sliced[0]["kv_over_ranks"], "replicated");
+    let flags = ["-p", "0", "-n", "2", "--ranks", "2", "--kv-over-ranks", "heads"];
+    assert_eq!(self::records(bundled(), &flags)[0]["kv_over_ranks"], "heads");
     bench(synthetic(), &["--ranks", "65"]).fails(2, "65 ranks", "--ranks 1 to 64");
     let unnumbered = bench(synthetic(), &["--ranks", "2", "--device", "wgpu"]);
     unnumbered.fails(1, "by their index", "give 2 GPUs");

@@ -104,6 +104,22 @@ fn a_plan_adds_up_and_says_what_a_speed_needs() {
 }
 
 #[test]
+fn a_plan_over_ranks_divides_keys_and_values_by_heads() {
+    let planned = plan(&["--memory", "4GiB", "--ranks", "4"]);
+    let heads = plan(&["--memory", "4GiB", "--ranks", "4", "--kv-over-ranks", "heads"]);
+    assert_eq!([&planned, &heads].map(|of| &of["kv_over_ranks"]), ["replicated", "heads"]);
+    let layers = ["layers_by_heads", "layers_with_all_heads"].map(|key| heads[key].as_u64());
+    assert_eq!(layers, [Some(4), Some(0)]);
+    let kv = ["one_rank_bytes", "each_rank_bytes"].map(|of| heads["memory"][2][of].as_u64());
+    assert_eq!(kv[1].map(|bytes| 4 * bytes), kv[0], "{heads}");
+    let received = |plan: &Value| plan["received_bytes_per_token"].as_f64();
+    assert!(received(&heads) < received(&planned), "{heads}");
+    let text = ["plan", bundled(), "--ranks", "4", "--kv-over-ranks", "heads"];
+    let text = run(&[&text[..], &SPEEDS[..]].concat()).ok();
+    assert!(text.contains("4 layers are divided by heads\n"), "{text}");
+}
+
+#[test]
 fn a_plan_over_ranks_divides_memory_and_names_what_limits() {
     let planned = plan(&["--memory", "4GiB", "--ranks", "4"]);
     let part = |name: &str, of: &str| {
@@ -162,7 +178,8 @@ fn a_plan_over_ranks_divides_memory_and_names_what_limits() {
         line(&["--ranks", "2", "--topology", &path]).fails(1, words, "docs/ranks.md");
     }
     let little = ["--ranks", "2", "--experts-over-ranks", "sliced", "--memory", "20MB"];
-    line(&little).fails(1, "sliced over ranks", "--experts-over-ranks whole");
+    let little = run(&[&["plan", bundled()], &SPEEDS[..], &little].concat());
+    little.fails(1, "sliced over ranks", "--experts-over-ranks whole");
     line(&["--ranks", "2", "--topology", "none.json"]).fails(1, "none.json", "10gbe");
     line(&["--topology", "10gbe"]).fails(2, "links between ranks", "--ranks");
     line(&["--ranks", "2", "--wanted-speed", "5"]).fails(2, "one rank", "--wanted-speed");

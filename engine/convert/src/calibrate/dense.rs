@@ -14,6 +14,7 @@ use nestling_core::cancel::CancelToken;
 use nestling_core::driver::block_on;
 use nestling_core::error::EngineError;
 use nestling_core::kv_cache::{KvDtype, pages_for};
+use nestling_core::kv_heads::KvDivision;
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_cpu::Cpu;
 use nestling_experts::expert::Matrices;
@@ -119,10 +120,11 @@ impl Calibrator<'_> {
         let weights = loader.layer(config, number, &CancelToken::new())?;
         let pages = sample.sequences.iter().map(|tokens| pages_for(tokens.len())).sum();
         let (kv_dtype, states) = (KvDtype::F32, sample.sequences.len());
-        let memory = MemoryShape { kv_dtype, pages, states };
+        let kv_division = KvDivision::default();
+        let memory = MemoryShape { kv_dtype, kv_division, pages, states };
         let mut memory = LayerMemory::new(&mut cpu, shape, memory)?;
         let mut rows = step_rows(&sample.sequences);
-        let mut act = Activations::new(&mut cpu, config, rows.len().max(1))?;
+        let mut act = Activations::new(&mut cpu, config, kv_division, rows.len().max(1))?;
         let mut encoder = cpu.encoder();
         let step = MixerStep {
             config,

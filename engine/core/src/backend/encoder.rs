@@ -142,6 +142,22 @@ pub trait Encoder<B: Backend>: Send {
         out: &mut B::Buffer, // [T, H * elements of a value]
     ) -> Result<(), EngineError>;
 
+    /// Sets `out` to the attended heads of all ranks, each of which computed those of a run of key heads
+    /// ([`RankShare::heads`](crate::group::RankShare::heads)).
+    ///
+    /// # Errors
+    /// Returns an error if sizes differ, a rank or the device failed, or there are no other ranks.
+    fn gather_heads(
+        &mut self,
+        own: &B::Buffer, // [T, own query heads * head_dim]
+        key_heads: usize,
+        out: &mut B::Buffer, // [T, H * head_dim]
+    ) -> Result<(), EngineError> {
+        let (whole, found) = (out.shape().cols, own.shape().cols);
+        let heads = format!("columns of {key_heads} key heads");
+        Err(EngineError::mismatch(heads, whole, found))
+    }
+
     /// Computes a gated DeltaNet layer. The rows of a sequence, which are contiguous, pass through the
     /// convolution and the heads' states in order. The outputs are normed and multiplied with `silu(gate)`. A
     /// row of `projected` holds queries, keys and values, gates, beta and alpha. States are read and written

@@ -88,6 +88,45 @@ impl RankLink {
         encoder.write(values, out)
     }
 
+    /// Sets `out` to the attended heads of all ranks, of `key_heads` key heads together.
+    pub(super) fn gather_heads<B: Backend>(
+        &self,
+        encoder: &mut impl Encoder<B>,
+        own: &B::Buffer, // [T, own query heads * head_dim]
+        key_heads: usize,
+        out: &mut B::Buffer, // [T, H * head_dim]
+    ) -> Result<(), EngineError> {
+        let (share, width) = (self.share(), out.shape().cols);
+        let of_key = width.checked_div(key_heads);
+        let columns = |share: RankShare| {
+            let (heads, of_key) = (share.heads(key_heads)?, of_key?);
+            Some(heads.start * of_key..heads.end * of_key)
+        };
+        let found = own.shape();
+        let expected = columns(share).map(|columns| columns.len());
+        if expected != Some(found.cols) || found.cols == 0 {
+            // Default: heads that are not divided have no columns.
+            let expected = expected.unwrap_or(0);
+            return Err(EngineError::mismatch("columns of a rank's heads", expected, found.cols));
+        }
+        let mut memory = whole(self.memory.lock());
+        let Messages { values, gather: GatherMemory { part, incoming }, .. } = &mut *memory;
+        block_on(encoder.read_into(own, values))?;
+        part.clear();
+        part.extend_from_slice(bytemuck::cast_slice(values));
+        self.group.all_gather(part, incoming)?;
+        values.clear();
+        values.resize(found.rows * width, 0.0);
+        for (other, part) in share.all().zip(&*incoming) {
+            // Default: as above.
+            let columns = columns(other).unwrap_or(0..0);
+            check_length(other.rank, 4 * found.rows * columns.len(), part.len())?;
+            let rows = values.chunks_exact_mut(width).zip(part.chunks_exact(4 * columns.len()));
+            rows.for_each(|(row, bytes)| copy_floats(bytes, &mut row[columns.clone()]));
+        }
+        encoder.write(values, out)
+    }
+
     /// Replaces the rows of tokens whose embeddings other ranks hold.
     pub(super) fn gather_embeddings<B: Backend>(
         &self,

@@ -6,6 +6,7 @@
 //!   output, and columns are gathered.
 //! - Feed-forward parts: the inner activations are gathered like that, as floats, before they are rotated and
 //!   quantized as on one rank, and then the outputs.
+//! - Attention of which each rank computes some heads: the attended heads are gathered before the output projection.
 //! - The embedding, whose rows are gathered from the ranks that hold them.
 //! - Whole experts, each of which one rank holds. Rank `r` receives columns `r` of all expert rows, sums them in the
 //!   router's order, and the sums are gathered. This moves D · K / N + D values per row and rank, where gathering
@@ -135,6 +136,18 @@ impl<B: Backend, E: Encoder<B>> Encoder<B> for RankEncoder<E> {
     ) -> Result<(), EngineError> {
         self.beat();
         self.encoder.attend(heads, rows, qkv, kv, out)
+    }
+
+    fn gather_heads(
+        &mut self,
+        own: &B::Buffer,
+        key_heads: usize,
+        out: &mut B::Buffer,
+    ) -> Result<(), EngineError> {
+        let Self { encoder, link } = self;
+        let Some(link) = link else { return encoder.gather_heads(own, key_heads, out) };
+        link.group.beat();
+        link.gather_heads(encoder, own, key_heads, out)
     }
 
     fn delta_net(

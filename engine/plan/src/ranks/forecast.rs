@@ -1,7 +1,7 @@
 //! Speed of a model over ranks.
 
 use nestling_core::group::{ExpertDivision, RankShare};
-use nestling_core::rank_bytes::{group_bytes_elsewhere, sliced_bytes_elsewhere};
+use nestling_core::rank_bytes::{DenseDivision, sliced_bytes_elsewhere};
 use nestling_experts::residency::Placement;
 use nestling_formats::Level;
 use nestling_formats::store::{GroupId, Index};
@@ -9,7 +9,7 @@ use nestling_import::{FeedForward, ModelConfig};
 
 use super::busiest::busiest_rank_experts;
 use super::fabric::{Fabric, Operation};
-use super::traffic::{PlannedExchange, Traffic};
+use super::traffic::{PlannedExchange, RankDivision, Traffic};
 use crate::plan::{
     COMPUTE_SHARE, Demand, ExpertDemand, LAYER_S, LayerDemand, LevelMix, MachineSpeed,
     NOT_OVERLAPPED, TOKEN_S, forecast,
@@ -139,16 +139,19 @@ impl RankedModel {
         config: &ModelConfig,
         whole: &Demand,
         ranks: usize,
-        division: ExpertDivision,
+        division: impl Into<RankDivision>,
     ) -> Self {
+        let division = division.into();
         let demand_of = |share: RankShare| {
-            let placement = Placement::of_index(index, config, share).divided(division, config);
+            let placement =
+                Placement::of_index(index, config, share).divided(division.experts, config);
+            let dense = DenseDivision { config, kv: division.kv, share };
             // Like `Demand::of_store`: the embedding counts if it is the head.
             let has_head = index.group(&GroupId::Head).is_some();
             let groups = index.groups().iter();
             let groups = groups.filter(|group| !has_head || group.id != GroupId::Embedding);
             let elsewhere: u64 =
-                groups.map(|group| group_bytes_elsewhere(index, group, whole.level, share)).sum();
+                groups.map(|group| dense.group_bytes_elsewhere(index, group, whole.level)).sum();
             let mixtures = (0u32..).zip(&config.layers);
             let mixtures =
                 mixtures.filter(|(_, layer)| matches!(layer.feed_forward, FeedForward::Moe { .. }));
@@ -175,7 +178,8 @@ impl RankedModel {
             }
         };
         let demands = RankShare { rank: 0, ranks }.all().map(demand_of).collect();
-        Self { division, demands, traffic: Traffic::of_index(index, config, ranks, division) }
+        let traffic = Traffic::of_index(index, config, ranks, division);
+        Self { division: division.experts, demands, traffic }
     }
 
     /// Returns the share of expert uses of the busiest rank over the mean, in the long run: by the measured or assumed

@@ -16,4 +16,4 @@ pub use forecast::{
     Bottleneck, ExpertLoad, FURTHER_ROW_SHARE, RankedModel, StepForecast, StepShape,
 };
 pub use simulate::{PlacementRule, SimulatedLoad, simulate_ranks};
-pub use traffic::{PlannedExchange, Traffic, can_be_sliced};
+pub use traffic::{PlannedExchange, RankDivision, Traffic, can_be_sliced};

@@ -1,10 +1,11 @@
 //! Exchanges of a step, and their bytes.
 
 use nestling_core::group::{ExpertDivision, RankShare};
-use nestling_core::rank_bytes::{can_slice, held_rows};
+use nestling_core::kv_heads::KvDivision;
+use nestling_core::rank_bytes::{DenseDivision, can_slice, held_rows};
 use nestling_formats::MatrixKind;
 use nestling_formats::store::{Group, GroupId, Index};
-use nestling_import::{FeedForward, ModelConfig};
+use nestling_import::{FeedForward, ModelConfig, TokenMixer};
 
 use super::fabric::Operation;
 
@@ -26,6 +27,21 @@ const PRODUCTS: [&[MatrixKind]; 14] = [
     &[MatrixKind::Up],
     &[MatrixKind::Down],
 ];
+
+/// Division of a model over ranks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RankDivision {
+    /// Division of the experts.
+    pub experts: ExpertDivision,
+    /// Division of keys and values.
+    pub kv: KvDivision,
+}
+
+impl From<ExpertDivision> for RankDivision {
+    fn from(experts: ExpertDivision) -> Self {
+        Self { experts, kv: KvDivision::default() }
+    }
+}
 
 /// Bytes of a value that ranks exchange.
 const VALUE_BYTES: f64 = 4.0;
@@ -61,19 +77,23 @@ impl Traffic {
         index: &Index,
         config: &ModelConfig,
         ranks: usize,
-        division: ExpertDivision,
+        division: impl Into<RankDivision>,
     ) -> Self {
+        let division = division.into();
         let share = RankShare { rank: 0, ranks };
+        let dense_division = DenseDivision { config, kv: division.kv, share };
         let layers = (0u32..).zip(&config.layers).map(|(layer, parts)| {
             // Default: a layer that the store lacks has no exchanges; opening refuses such a store.
             let dense = index.group(&GroupId::Dense { layer });
-            let mut exchanges = dense.map_or_else(Vec::new, |group| gathers(group, share));
+            let mut exchanges =
+                dense.map_or_else(Vec::new, |group| gathers(group, &dense_division));
+            exchanges.extend(attended(layer, &dense_division));
             if let FeedForward::Moe { num_experts_per_tok, moe_intermediate_size, .. } =
                 parts.feed_forward
             {
                 let (chosen, inner) = (num_experts_per_tok, moe_intermediate_size);
                 let hidden = config.hidden_size;
-                exchanges.extend(match division {
+                exchanges.extend(match division.experts {
                     ExpertDivision::Sliced if can_slice(inner, hidden, share) => {
                         sliced_mixture(chosen, inner, hidden, share)
                     }
@@ -131,16 +151,34 @@ pub fn can_be_sliced(config: &ModelConfig, ranks: usize) -> bool {
         })
 }
 
-/// Returns the gathers of a group's divided matrices.
-fn gathers(group: &Group, share: RankShare) -> Vec<PlannedExchange> {
+/// Returns the gathers of a group's divided matrices. Outputs for a rank's own heads are not gathered.
+fn gathers(group: &Group, division: &DenseDivision<'_>) -> Vec<PlannedExchange> {
+    let heads = match group.id {
+        GroupId::Dense { layer } => division.held_heads(layer),
+        _ => None,
+    };
+    let is_of_heads = |kind| heads.as_ref().is_some_and(|heads| heads.rows(kind).is_some());
+    let share = division.share;
     let of_product = |kinds: &&[MatrixKind]| {
         let matrices = group.matrices.iter().filter(|matrix| kinds.contains(&matrix.kind));
-        let divided =
-            matrices.filter(|matrix| held_rows(matrix.kind, matrix.rows, share).is_some());
+        let divided = matrices.filter(|matrix| {
+            held_rows(matrix.kind, matrix.rows, share).is_some() && !is_of_heads(matrix.kind)
+        });
         let rows: usize = divided.map(|matrix| matrix.rows).sum();
         (rows > 0).then(|| gather(rows, share.ranks))
     };
     PRODUCTS.iter().filter_map(of_product).collect()
+}
+
+/// Returns the gather of the heads that ranks attended to, if they are divided.
+fn attended(layer: u32, division: &DenseDivision<'_>) -> Option<PlannedExchange> {
+    division.held_heads(layer)?;
+    match &division.config.layers.get(layer as usize)?.mixer {
+        TokenMixer::Attention(heads) => {
+            Some(gather(heads.num_attention_heads * heads.head_dim, division.share.ranks))
+        }
+        _ => None,
+    }
 }
 
 /// Returns the gather of `columns` values of a row.

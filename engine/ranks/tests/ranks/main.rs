@@ -9,6 +9,8 @@ mod group;
 #[cfg(test)]
 mod harness;
 #[cfg(test)]
+mod heads;
+#[cfg(test)]
 mod opened;
 #[cfg(test)]
 mod planned;
@@ -18,3 +20,5 @@ mod recovered;
 mod sampled;
 #[cfg(test)]
 mod sliced;
+#[cfg(test)]
+mod wide;

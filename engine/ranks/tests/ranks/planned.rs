@@ -3,15 +3,18 @@
 use std::sync::Arc;
 
 use nestling_core::group::{ExpertDivision, GroupCounters};
+use nestling_core::kv_heads::KvDivision;
 use nestling_experts::expert::ExpertSource;
 use nestling_formats::Level;
 use nestling_formats::store::Store;
-use nestling_plan::ranks::Traffic;
+use nestling_plan::ranks::{RankDivision, Traffic};
 use nestling_runtime::model::RunnerOptions;
 use nestling_testkit::runners::{all_logits, some_tokens};
 
 use crate::bits::{families, settled};
 use crate::harness::{Ranks, source, store};
+use crate::heads::layers;
+use crate::wide::wide;
 
 /// Rows of a step. All of their logits are requested.
 const ROWS: usize = 9;
@@ -26,9 +29,30 @@ fn all_families_exchange_what_a_plan_says() {
         let ranks = [2, 4, 3][index % 3];
         for division in [ExpertDivision::Whole, ExpertDivision::Sliced] {
             if division == ExpertDivision::Whole || config.has_experts() {
-                assert_planned(&store, &source, ranks, division, &name);
+                assert_planned(&store, &source, ranks, division.into(), &name);
             }
         }
+        if layers(&*source, ranks).divided > 0 {
+            let division = RankDivision { kv: KvDivision::ByHeads, ..RankDivision::default() };
+            assert_planned(&store, &source, ranks, division, &name);
+        }
+    }
+}
+
+#[test]
+fn divided_heads_exchange_what_a_plan_says() {
+    // Gates of elements belong to a rank's heads, and gates of heads are gathered.
+    for (family, ranks) in [("qwen3-next", 4), ("laguna", 2)] {
+        let folder = tempfile::tempdir().unwrap();
+        let store = store(&wide(family, folder.path()), folder.path());
+        let division = RankDivision { kv: KvDivision::ByHeads, ..RankDivision::default() };
+        assert_planned(&store, &source(&store), ranks, division, family);
+        let share = |kv| {
+            let division = RankDivision { kv, ..RankDivision::default() };
+            Traffic::of_index(store.index(), source(&store).config(), ranks, division)
+        };
+        let (divided, whole) = (share(KvDivision::ByHeads), share(KvDivision::Replicated));
+        assert!(divided.row_bytes() < whole.row_bytes(), "{family}");
     }
 }
 
@@ -36,13 +60,14 @@ fn assert_planned(
     store: &Store,
     source: &Arc<dyn ExpertSource>,
     ranks: usize,
-    expert_division: ExpertDivision,
+    division: RankDivision,
     name: &str,
 ) {
-    let name = format!("{name}, {expert_division:?} experts");
+    let name = format!("{name}, {division:?}");
     let config = source.config();
-    let planned = Traffic::of_index(store.index(), config, ranks, expert_division);
-    let options = RunnerOptions { expert_division, ..RunnerOptions::default() };
+    let planned = Traffic::of_index(store.index(), config, ranks, division);
+    let RankDivision { experts: expert_division, kv: kv_division } = division;
+    let options = RunnerOptions { expert_division, kv_division, ..RunnerOptions::default() };
     let tokens = some_tokens(ROWS, config.vocab_size, 5);
     let mut group = Ranks::new(source, &options, ranks);
     // The model is open once it has answered.

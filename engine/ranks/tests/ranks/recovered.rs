@@ -12,6 +12,7 @@ use nestling_core::error::{EngineError, ErrorClass};
 use nestling_core::group::{
     ExpertDivision, Failure, Group, GroupCounters, LossCause, RankError, RankShare,
 };
+use nestling_core::kv_heads::KvDivision;
 use nestling_cpu::Cpu;
 use nestling_formats::store::Store;
 use nestling_ranks::{QueueGroup, RankBackends, RankOptions, open_on_backends};
@@ -293,6 +294,31 @@ fn ends(step: usize) {
             });
         }
     }
+}
+
+#[test]
+fn a_rank_that_holds_keys_and_values_of_its_heads_is_not_replaced() {
+    watched(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut case = tiny(folder.path(), "families/gpt-oss", Residence::Owned, 8);
+        let expected = case.tokens(&case.alone()).unwrap();
+        case.options.kv_division = KvDivision::ByHeads;
+        for loss in [Loss::Panic, Loss::Return] {
+            let (engine, plan) = (engine(None), plan(1, loss));
+            let model = case.open(&engine, &plan, 2, 4);
+            assert_eq!(case.tokens(&model).unwrap(), expected);
+            plan.left.store(29, Ordering::Relaxed);
+            for _ in 0..2 {
+                let error = case.tokens(&model).unwrap_err();
+                let EngineError::Rank(RankError::NotReplaced { rank: 1, failure, .. }) = &error
+                else {
+                    panic!("{error}")
+                };
+                assert!(failure.reason.contains("by heads"), "{error}");
+                assert!(error.needs_reopening());
+            }
+        }
+    });
 }
 
 #[test]

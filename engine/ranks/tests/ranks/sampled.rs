@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use nestling_core::batch::Batch;
 use nestling_core::kv_cache::PageAllocator;
+use nestling_core::kv_heads::KvDivision;
 use nestling_core::runner::ModelRunner;
 use nestling_cpu::Cpu;
 use nestling_formats::Level;
@@ -98,20 +99,25 @@ fn pages_that_two_ranks_stored_serve_one_and_three() {
         };
         let (expected, cached) = answer(&fresh);
         assert_eq!(cached, 0);
-        let with =
-            |store: &PageStore| ModelOptions { page_store: Some(store.clone()), ..options.clone() };
+        let with = |store: &PageStore, kv_division| ModelOptions {
+            page_store: Some(store.clone()),
+            kv_division,
+            ..options.clone()
+        };
         let store = stored(&directory);
         {
             let engine = engine(None);
-            let model = open(&engine, &with(&store), 2).unwrap();
+            let model = open(&engine, &with(&store, KvDivision::ByHeads), 2).unwrap();
             assert_eq!(answer(&model), (expected.clone(), 0));
         }
         drop(store);
-        for ranks in [1, 3] {
+        for (ranks, kv) in
+            [(1, KvDivision::Replicated), (3, KvDivision::Replicated), (4, KvDivision::ByHeads)]
+        {
             let store = stored(&directory);
             assert!(store.status().pages > 1, "two ranks stored {:?}", store.status());
             let engine = engine(None);
-            let model = open(&engine, &with(&store), ranks).unwrap();
+            let model = open(&engine, &with(&store, kv), ranks).unwrap();
             let (text, cached) = answer(&model);
             assert_eq!(text, expected, "{ranks} ranks");
             assert!(

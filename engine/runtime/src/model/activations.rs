@@ -9,6 +9,8 @@ use super::mixer::recurrent::{RecurrentBuffers, RecurrentShape};
 use super::rope::rope_kinds;
 use nestling_core::backend::{Backend, Encoder};
 use nestling_core::error::EngineError;
+use nestling_core::group::RankShare;
+use nestling_core::kv_heads::KvDivision;
 
 /// Activation buffers of a step. T = rows of the step.
 pub struct Activations<B: Backend> {
@@ -52,11 +54,12 @@ impl<B: Backend> Activations<B> {
     pub fn new(
         backend: &mut B,
         config: &ModelConfig,
+        division: KvDivision,
         rows_max: usize,
     ) -> Result<Self, EngineError> {
         let experts_per_token = config.experts_per_token_max();
         let mut attention = Vec::new();
-        for shape in attention_shapes(config) {
+        for shape in attention_shapes(config, division, backend.share()) {
             attention.push(AttentionBuffers::new(backend, shape, rows_max)?);
         }
         let mut latent = Vec::new();
@@ -110,11 +113,12 @@ impl<B: Backend> Activations<B> {
 }
 
 /// Returns the distinct head shapes of a model's attention layers.
-pub(super) fn attention_shapes(config: &ModelConfig) -> Vec<AttentionShape> {
-    config.distinct(|layer| match &layer.mixer {
-        TokenMixer::Attention(heads) => Some(attention::shape(heads)),
-        _ => None,
-    })
+pub(super) fn attention_shapes(
+    config: &ModelConfig,
+    division: KvDivision,
+    share: RankShare,
+) -> Vec<AttentionShape> {
+    config.distinct(|layer| attention::shape(layer, division, share))
 }
 
 /// Returns the distinct shapes of a model's latent attention layers.

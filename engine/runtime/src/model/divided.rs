@@ -1,5 +1,7 @@
 //! Matrices of which each rank holds some rows.
 
+use std::ops::Range;
+
 use nestling_formats::MatrixKind;
 use nestling_formats::store::GroupId;
 use nestling_import::ModelConfig;
@@ -41,6 +43,20 @@ impl<B: Backend> Loader<'_, B> {
         let mut head = self.group(&GroupId::Head, cancel)?;
         let head = head.take(MatrixKind::Head, vocab_size, hidden_size)?;
         Ok([self.linear(MatrixKind::Head, &head, None)?])
+    }
+
+    /// Uploads the rows of a matrix and its bias that belong to this rank's heads. Its outputs are all that the rank
+    /// needs.
+    pub(super) fn linear_of_heads(
+        &mut self,
+        weights: &MatrixWeights,
+        bias: Option<&[f32]>,
+        rows: Range<usize>,
+    ) -> Result<Linear<B>, EngineError> {
+        let bias = bias.and_then(|bias| bias.get(rows.clone()));
+        let bias = bias.map(|bias| self.backend.upload_floats(bias)).transpose()?;
+        let matrix = self.backend.upload_matrix(&weights.copy_rows(rows)?, self.activations)?;
+        Ok(Linear::new(matrix, bias))
     }
 
     /// Uploads the rows that this rank holds of a matrix and its bias.

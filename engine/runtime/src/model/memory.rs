@@ -4,7 +4,8 @@ use nestling_import::{LayerConfig, ModelConfig};
 
 use nestling_core::backend::Backend;
 use nestling_core::error::EngineError;
-use nestling_core::kv_cache::{KvDtype, KvShape};
+use nestling_core::kv_cache::KvDtype;
+use nestling_core::kv_heads::KvDivision;
 use nestling_core::recurrent::StateShape;
 
 /// Sequence memory of one layer: pages, which grow with a sequence, or states of fixed size.
@@ -20,6 +21,8 @@ pub enum LayerMemory<B: Backend> {
 pub struct MemoryShape {
     /// Element type of the KV cache.
     pub kv_dtype: KvDtype,
+    /// Division of the pages if the backend is a rank of several.
+    pub kv_division: KvDivision,
     /// Number of pages.
     pub pages: usize,
     /// Number of states.
@@ -36,7 +39,8 @@ impl<B: Backend> LayerMemory<B> {
         layer: &LayerConfig,
         shape: MemoryShape,
     ) -> Result<Self, EngineError> {
-        match KvShape::of_layer(layer, shape.kv_dtype, shape.pages) {
+        let MemoryShape { kv_dtype, kv_division, pages, .. } = shape;
+        match kv_division.kv_shape(layer, kv_dtype, pages, backend.share()) {
             Some(shape) => Ok(Self::Pages(backend.kv_pool(&shape)?)),
             None => {
                 let none = StateShape { floats: 0, states: 0 };

@@ -16,10 +16,12 @@ use super::weights::{Loader, Progress, Weights};
 use nestling_core::backend::Backend;
 use nestling_core::batch::{Batch, StepOutputKind, StepRows};
 use nestling_core::cancel::CancelToken;
+use nestling_core::divided_pages::DividedPages;
 use nestling_core::driver::block_on;
 use nestling_core::error::EngineError;
 use nestling_core::group::ExpertDivision;
 use nestling_core::kv_cache::{KvDtype, KvShape, PageId, pages_for};
+use nestling_core::kv_heads::KvDivision;
 use nestling_core::recurrent::{STATES_PER_SEQUENCE, StateId, StateShape};
 use nestling_core::routing_trace::TraceStep;
 use nestling_core::runner::{
@@ -55,6 +57,8 @@ pub struct RunnerOptions {
     pub streaming: Option<StreamOptions>,
     /// Division of the experts if the backend is a rank of several.
     pub expert_division: ExpertDivision,
+    /// Division of keys and values if the backend is a rank of several.
+    pub kv_division: KvDivision,
     /// Recorder of events inside the model.
     pub recorder: Option<Arc<Recorder>>,
 }
@@ -71,6 +75,7 @@ impl Default for RunnerOptions {
             context_max: None,
             streaming: None,
             expert_division: ExpertDivision::default(),
+            kv_division: KvDivision::default(),
             recorder: None,
         }
     }
@@ -84,8 +89,10 @@ pub struct Runner<B: Backend> {
     experts: ExpertCache<B>,
     activations: Activations<B>,
     memory: Vec<LayerMemory<B>>, // [layers]
-    /// Bytes of a page, for each layer with pages.
+    /// Bytes of this rank's part of a page, for each layer with pages.
     page_bytes: Vec<usize>,
+    /// Layout of the pages if other ranks hold some of their heads.
+    divided_pages: Option<DividedPages>,
     angles: Vec<RopeAngles>,
     limits: RunnerLimits,
     scratch: StepScratch<B>,
@@ -161,19 +168,19 @@ impl<B: Backend> Runner<B> {
                 Some(_) => PromptSteps::Long,
             },
         };
-        let shapes = config.layers.iter();
-        let shapes = shapes.map(|layer| KvShape::of_layer(layer, options.kv_dtype, pages));
-        let page_bytes = shapes.flatten().map(|shape| shape.page_bytes()).collect();
-        let activations = Activations::new(&mut backend, config, rows_max)?;
+        let (kv_dtype, kv_division) = (options.kv_dtype, options.kv_division);
+        let page_bytes = kv_division.layer_page_bytes(config, kv_dtype, share).collect();
+        let divided_pages = DividedPages::of(config, kv_dtype, kv_division, share);
+        let activations = Activations::new(&mut backend, config, kv_division, rows_max)?;
         let angles =
             rope_kinds(config).iter().map(|rope| RopeAngles::new(rope, context_max)).collect();
-        let shape = MemoryShape { kv_dtype: options.kv_dtype, pages, states };
+        let shape = MemoryShape { kv_dtype, kv_division, pages, states };
         let memory = LayerMemory::of_model(&mut backend, config, shape)?;
         let streamed = options.streaming.as_ref().map(|_| options.activations);
         backend.prepare(&model_needs(&source, streamed, rows_max))?;
         let threads = options.load_threads;
         let loader = Loader::new(&mut backend, &*source, options.activations, threads);
-        let loader = loader.divided(division);
+        let loader = loader.divided(division, kv_division);
         let (weights, mut experts) = match &options.streaming {
             None => loader.load(cancel, progress)?,
             Some(streaming) => {
@@ -189,7 +196,6 @@ impl<B: Backend> Runner<B> {
         experts.set_level_router(Arc::new(ThresholdRule::new(sensitivities)));
         let recorder = options.recorder.clone();
         experts.set_recorder(recorder.clone());
-        let scratch = StepScratch::default();
         Ok(Self {
             backend,
             source,
@@ -198,9 +204,10 @@ impl<B: Backend> Runner<B> {
             activations,
             memory,
             page_bytes,
+            divided_pages,
             angles,
             limits,
-            scratch,
+            scratch: StepScratch::default(),
             recorder,
             replayed: None,
         })
@@ -429,13 +436,19 @@ impl<B: Backend> ModelRunner for Runner<B> {
         Ok(bytes)
     }
 
+    fn divided_pages(&self) -> Option<&DividedPages> {
+        self.divided_pages.as_ref()
+    }
+
     fn write_page(&mut self, page: PageId, bytes: &[u8]) -> Result<(), EngineError> {
         let expected = self.limits.page_bytes;
         if bytes.len() != expected {
             return Err(EngineError::mismatch("bytes of a page", expected, bytes.len()));
         }
-        let Self { backend, memory, page_bytes, .. } = self;
-        let mut rest = bytes;
+        let Self { backend, memory, page_bytes, divided_pages, .. } = self;
+        let own = divided_pages.as_ref().map(|pages| pages.own_part(bytes)).transpose()?;
+        // Default: this rank holds all heads.
+        let mut rest = own.as_deref().unwrap_or(bytes);
         for (pool, length) in pages_of(memory).zip(page_bytes) {
             let (own, others) = rest.split_at((*length).min(rest.len()));
             backend.write_page(pool, page, own)?;

@@ -21,6 +21,7 @@ use nestling_core::batch::StepRows;
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::group::ExpertDivision;
+use nestling_core::kv_heads::{HeldHeads, KvDivision};
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_experts::expert::ExpertCache;
 use nestling_experts::expert::{ExpertSource, GroupsAhead, Matrices};
@@ -151,6 +152,7 @@ pub struct Loader<'a, B: Backend> {
     pub(super) activations: ActivationMode,
     pub(super) threads: usize,
     division: ExpertDivision,
+    pub(super) kv_division: KvDivision,
     /// Groups being read in the background, if any.
     ahead: Option<&'a GroupsAhead<'a>>,
 }
@@ -164,14 +166,14 @@ impl<'a, B: Backend> Loader<'a, B> {
         activations: ActivationMode,
         threads: usize,
     ) -> Self {
-        let division = ExpertDivision::default();
-        Self { backend, source, activations, threads, division, ahead: None }
+        let (division, kv_division) = (ExpertDivision::default(), KvDivision::default());
+        Self { backend, source, activations, threads, division, kv_division, ahead: None }
     }
 
-    /// Sets the division of the experts over ranks.
+    /// Sets the divisions of the experts and of attention over ranks.
     #[must_use]
-    pub fn divided(self, division: ExpertDivision) -> Self {
-        Self { division, ..self }
+    pub fn divided(self, division: ExpertDivision, kv_division: KvDivision) -> Self {
+        Self { division, kv_division, ..self }
     }
 }
 
@@ -300,7 +302,9 @@ impl<B: Backend> Loader<'_, B> {
         let layer = config.layers.get(layer as usize).ok_or_else(no_layer)?;
         let mixer = match &layer.mixer {
             TokenMixer::Attention(heads) => {
-                MixerWeights::Attention(self.attention(config, heads, &mut dense, &floats)?)
+                let held = self.kv_division.held_heads(layer, self.backend.share());
+                let held = held.as_ref();
+                MixerWeights::Attention(self.attention(config, heads, held, &mut dense, &floats)?)
             }
             TokenMixer::Latent(latent) => {
                 let weights = self.latent_attention(config, latent, &mut dense, &floats)?;
@@ -340,6 +344,7 @@ impl<B: Backend> Loader<'_, B> {
         &mut self,
         config: &ModelConfig,
         heads: &AttentionConfig,
+        held: Option<&HeldHeads>,
         dense: &mut Matrices,
         floats: &Floats,
     ) -> Result<AttentionWeights<B>, EngineError> {
@@ -352,7 +357,11 @@ impl<B: Backend> Loader<'_, B> {
         let gates = heads.output_gate.count(heads.num_attention_heads, head_dim);
         let biases = AttentionBiases::read(config, heads, floats)?;
         let mut linear = |kind, rows, cols| -> Result<Linear<B>, EngineError> {
-            self.linear(kind, &dense.take(kind, rows, cols)?, biases.of(kind))
+            let (matrix, bias) = (dense.take(kind, rows, cols)?, biases.of(kind));
+            match held.and_then(|held| held.rows(kind)) {
+                Some(rows) => self.linear_of_heads(&matrix, bias, rows),
+                None => self.linear(kind, &matrix, bias),
+            }
         };
         let qkv = [
             linear(MatrixKind::Query, queries, hidden)?,
@@ -364,14 +373,16 @@ impl<B: Backend> Loader<'_, B> {
             None => None,
             Some(function) => {
                 let projection = linear(MatrixKind::QueryGate, gates, hidden)?;
-                Some(attention::GateWeights { function, projection })
+                let of_own_heads = held.is_some_and(|held| held.gates.is_some());
+                Some(attention::GateWeights { function, projection, of_own_heads })
             }
         };
-        let heads_of = self.heads(config, heads, floats)?;
+        let heads_of = self.heads(config, heads, held, floats)?;
         let rope = index_of(&rope_kinds(config), &heads.rope)?;
-        let shape = attention::shape(heads);
-        let buffers = index_of(&attention_shapes(config), &shape)?;
-        Ok(AttentionWeights { qkv, gate, heads: heads_of, output, rope, buffers })
+        let shapes = attention_shapes(config, self.kv_division, self.backend.share());
+        let buffers = index_of(&shapes, &attention::shape_of(heads, held))?;
+        let key_heads_of_all = held.map(|_| heads.num_key_value_heads);
+        Ok(AttentionWeights { qkv, gate, heads: heads_of, key_heads_of_all, output, rope, buffers })
     }
 
     fn delta_net(
@@ -417,9 +428,13 @@ impl<B: Backend> Loader<'_, B> {
         &mut self,
         config: &ModelConfig,
         heads: &AttentionConfig,
+        held: Option<&HeldHeads>,
         floats: &Floats,
     ) -> Result<AttentionHeads<B>, EngineError> {
         let head_dim = heads.head_dim;
+        let (queries, keys) = (heads.num_attention_heads, heads.num_key_value_heads);
+        let (queries, keys) =
+            held.map_or((0..queries, 0..keys), |held| (held.queries.clone(), held.keys.clone()));
         // The norm of values has no learned weights.
         let has_norm = heads.value_norm == ValueNorm::PerHead;
         let value_norm = has_norm.then(|| self.backend.upload_floats(&vec![1.0; head_dim]));
@@ -438,8 +453,8 @@ impl<B: Backend> Loader<'_, B> {
             })
         };
         Ok(AttentionHeads {
-            num_attention_heads: heads.num_attention_heads,
-            num_key_value_heads: heads.num_key_value_heads,
+            num_attention_heads: queries.len(),
+            num_key_value_heads: keys.len(),
             head_dim,
             scale: heads.scale,
             rope_first: 0,
@@ -452,8 +467,8 @@ impl<B: Backend> Loader<'_, B> {
             sinks: match heads.sinks {
                 Sinks::Absent => None,
                 Sinks::Present => {
-                    let count = heads.num_attention_heads;
-                    Some(floats.upload(self.backend, FloatKind::Sinks, count)?)
+                    let sinks = floats.get(FloatKind::Sinks, heads.num_attention_heads)?;
+                    Some(self.backend.upload_floats(&sinks[queries])?)
                 }
             },
         })

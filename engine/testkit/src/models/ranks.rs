@@ -5,7 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use nestling_core::backend::Backend;
-use nestling_core::group::{ExpertDivision, Group};
+use nestling_core::group::{ExpertDivision, Group, RankShare};
+use nestling_core::kv_heads::KvDivision;
 use nestling_core::runner::ModelRunner;
 use nestling_core::weights::ActivationMode::{self, Float, Int8};
 use nestling_experts::expert::{CheckpointSource, HostExperts};
@@ -80,13 +81,20 @@ fn is_the_same<D: ModelsDevice>(model: &Parts, ranks: usize, activations: Activa
     };
     let mut alone = model.runner(D::device(), activations, None);
     let expected = logits(&mut alone);
-    for expert_division in [ExpertDivision::Whole, ExpertDivision::Sliced] {
-        if expert_division == ExpertDivision::Sliced && !model.source.config().has_experts() {
+    let config = model.source.config();
+    let by_heads = KvDivision::ByHeads.layers(config, RankShare { rank: 0, ranks }).divided > 0;
+    for (expert_division, kv_division, is_possible) in [
+        (ExpertDivision::Whole, KvDivision::Replicated, true),
+        (ExpertDivision::Sliced, KvDivision::Replicated, config.has_experts()),
+        (ExpertDivision::Whole, KvDivision::ByHeads, by_heads),
+    ] {
+        if !is_possible {
             continue;
         }
-        let options = RunnerOptions { expert_division, ..Parts::options(activations, None) };
+        let options = Parts::options(activations, None);
+        let options = RunnerOptions { expert_division, kv_division, ..options };
         let found = over_devices::<D, _>(model, ranks, &options, logits);
-        assert!(found == expected, "{ranks} ranks, {expert_division:?} experts");
+        assert!(found == expected, "{ranks} ranks, {expert_division:?}, {kv_division:?}");
     }
 }
 

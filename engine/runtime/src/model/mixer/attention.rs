@@ -1,11 +1,13 @@
 //! Attention: x += Wo · gate(attend(rope(norm(Wqkv · x)))).
 
-use nestling_formats::MatrixKind;
-use nestling_import::{AttentionConfig, GateFunction};
+use nestling_formats::{Level, MatrixKind};
+use nestling_import::{AttentionConfig, GateFunction, LayerConfig, TokenMixer};
 
 use super::{ActivationObserver, MixerArgs, no_buffers};
 use nestling_core::backend::{AttentionHeads, Backend, Encoder, Linear, Write};
 use nestling_core::error::EngineError;
+use nestling_core::group::RankShare;
+use nestling_core::kv_heads::{HeldHeads, KvDivision};
 
 /// Weights of one layer's attention.
 pub struct AttentionWeights<B: Backend> {
@@ -15,7 +17,9 @@ pub struct AttentionWeights<B: Backend> {
     pub gate: Option<GateWeights<B>>,
     /// Shapes and norms of the heads.
     pub heads: AttentionHeads<B>,
-    /// Output projection, `[hidden_size, num_attention_heads * head_dim]`.
+    /// Number of key heads of all ranks, if the rank's heads are some of them.
+    pub key_heads_of_all: Option<usize>,
+    /// Output projection, `[hidden_size, num_attention_heads * head_dim]` of all heads.
     pub output: Linear<B>,
     /// Index of the RoPE angles in `Activations::ropes`.
     pub rope: usize,
@@ -29,6 +33,24 @@ pub struct GateWeights<B: Backend> {
     pub function: GateFunction,
     /// Projection of the layer's input.
     pub projection: Linear<B>,
+    /// True if the gates are those of the rank's heads, of which other ranks have more.
+    pub of_own_heads: bool,
+}
+
+impl<B: Backend> GateWeights<B> {
+    /// Multiplies attended heads with their gates.
+    fn apply(
+        &self,
+        enc: &mut B::Encoder<'_>,
+        levels: &[Level],
+        inputs: &B::Buffer,       // [T, hidden_size]
+        gates: &mut B::Buffer,    // [T, gates]
+        attended: &mut B::Buffer, // [T, heads * head_dim]
+    ) -> Result<(), EngineError> {
+        let projection = std::slice::from_ref(&self.projection);
+        enc.matmul(projection, levels, inputs, Write::Set, gates)?;
+        enc.gate(self.function, gates, attended)
+    }
 }
 
 /// Buffers of the layers with one head shape. T = rows of the step.
@@ -41,6 +63,8 @@ pub struct AttentionBuffers<B: Backend> {
     pub queries: B::Buffer, // [rows with logits, H * head_dim]
     /// Outputs of the heads.
     pub attended: B::Buffer, // [T, H * head_dim]
+    /// The same of all ranks, if the rank's heads are some of them.
+    pub of_all_ranks: Option<B::Buffer>, // [T, heads of all ranks * head_dim]
     /// Gates before their function.
     pub gate: B::Buffer, // [T, gates]
 }
@@ -52,15 +76,38 @@ pub struct AttentionShape {
     key_heads: usize,
     head_dim: usize,
     gates: usize,
+    /// Query heads of all ranks, if the rank's heads are some of them.
+    heads_of_all: Option<usize>,
 }
 
-/// Returns the head shape of a layer.
-pub fn shape(config: &AttentionConfig) -> AttentionShape {
+/// Returns the shape of the heads that a rank computes of a layer, or `None` without attention per head.
+pub fn shape(
+    layer: &LayerConfig,
+    division: KvDivision,
+    share: RankShare,
+) -> Option<AttentionShape> {
+    let TokenMixer::Attention(config) = &layer.mixer else { return None };
+    Some(shape_of(config, division.held_heads(layer, share).as_ref()))
+}
+
+/// Returns the shape of the heads of a layer, or of those that a rank holds.
+pub fn shape_of(config: &AttentionConfig, held: Option<&HeldHeads>) -> AttentionShape {
+    let AttentionConfig { num_attention_heads, num_key_value_heads, head_dim, .. } = *config;
+    let gates = config.output_gate.count(num_attention_heads, head_dim);
+    let whole = AttentionShape {
+        heads: num_attention_heads,
+        key_heads: num_key_value_heads,
+        head_dim,
+        gates,
+        heads_of_all: None,
+    };
+    let Some(held) = held else { return whole };
     AttentionShape {
-        heads: config.num_attention_heads,
-        key_heads: config.num_key_value_heads,
-        head_dim: config.head_dim,
-        gates: config.output_gate.count(config.num_attention_heads, config.head_dim),
+        heads: held.queries.len(),
+        key_heads: held.keys.len(),
+        gates: held.gates.as_ref().map_or(gates, ExactSizeIterator::len),
+        heads_of_all: Some(num_attention_heads),
+        ..whole
     }
 }
 
@@ -71,12 +118,14 @@ impl<B: Backend> AttentionBuffers<B> {
         shape: AttentionShape,
         rows_max: usize,
     ) -> Result<Self, EngineError> {
-        let AttentionShape { heads: h, key_heads: g, head_dim: d, gates } = shape;
+        let AttentionShape { heads: h, key_heads: g, head_dim: d, gates, heads_of_all } = shape;
+        let of_all_ranks = heads_of_all.map(|all| backend.buffer(rows_max, all * d));
         Ok(Self {
             qkv: backend.buffer(rows_max, (h + 2 * g) * d)?,
             keys_values: backend.buffer(rows_max, 2 * g * d)?,
             queries: backend.buffer(rows_max, h * d)?,
             attended: backend.buffer(rows_max, h * d)?,
+            of_all_ranks: of_all_ranks.transpose()?,
             // Devices have no empty buffers.
             gate: backend.buffer(rows_max, gates.max(1))?,
         })
@@ -121,13 +170,24 @@ pub(super) fn mix<B: Backend>(
             &buffers.queries
         }
     };
-    let attended = &mut buffers.attended;
+    let (attended, gates) = (&mut buffers.attended, &mut buffers.gate);
     enc.attend(&w.heads, rows, queries, kv, attended)?;
-    if let Some(GateWeights { function, projection }) = &w.gate {
-        let gates = &mut buffers.gate;
-        let projection = std::slice::from_ref(projection);
-        enc.matmul(projection, &rows.dense_levels, &act.normed, Write::Set, gates)?;
-        enc.gate(*function, gates, attended)?;
+    let (own_gate, gate) = match &w.gate {
+        Some(gate) if gate.of_own_heads => (Some(gate), None),
+        gate => (None, gate.as_ref()),
+    };
+    if let Some(gate) = own_gate {
+        gate.apply(enc, &rows.dense_levels, &act.normed, gates, attended)?;
+    }
+    let attended = match (w.key_heads_of_all, &mut buffers.of_all_ranks) {
+        (Some(key_heads), Some(of_all_ranks)) => {
+            enc.gather_heads(attended, key_heads, of_all_ranks)?;
+            of_all_ranks
+        }
+        _ => attended,
+    };
+    if let Some(gate) = gate {
+        gate.apply(enc, &rows.dense_levels, &act.normed, gates, attended)?;
     }
     observer.inputs(enc, MatrixKind::Output, attended)?;
     residual.add(enc, &w.output, &rows.dense_levels, attended, &mut act.branch, &mut act.x)
