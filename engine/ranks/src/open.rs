@@ -163,8 +163,9 @@ pub fn open_on_processes(
     progress: &mut dyn FnMut(OpenProgress),
     cancel: &CancelToken,
 ) -> Result<Option<Model>, EngineError> {
-    let expert_division = decode(0, &group.broadcast(&encode(&options.expert_division)?)?)?;
-    let options = &ModelOptions { expert_division, ..options.clone() };
+    let of_lead = encode(&(options.expert_division, options.expert_replicas))?;
+    let (expert_division, expert_replicas) = decode(0, &group.broadcast(&of_lead)?)?;
+    let options = &ModelOptions { expert_division, expert_replicas, ..options.clone() };
     let opened = Kernels::of(engine.options().instruction_set).and_then(|kernels| {
         let cpu = cpu(kernels, threads_of(engine), &group);
         ModelParts::open(cpu, engine, source, options, progress, cancel)

@@ -468,6 +468,7 @@ fn open_runner<B: Backend>(
         activations: options.activation_mode,
         context_max: Some(plan.context_length),
         expert_division: options.expert_division,
+        expert_replicas: options.expert_replicas,
         recorder: options.recorder.clone(),
         streaming: match plan.residence {
             PlannedResidence::Resident => None,

@@ -143,6 +143,9 @@ pub struct ModelOptions {
     /// Division of the experts if the model is opened over ranks. Sliced ones must all be in memory. Never changes a
     /// result.
     pub expert_division: ExpertDivision,
+    /// Maximum experts of each layer that every rank holds if the model is opened over ranks: the most frequent ones by
+    /// calibration, and later by use. All experts must be in memory then. Never changes a result.
+    pub expert_replicas: usize,
     /// Options for reading planes of streamed experts. Never changes a result.
     pub reads: ReadOptions,
     /// Recorder of events inside the model. Never changes a result.
@@ -177,6 +180,7 @@ impl Default for ModelOptions {
             memory_limit: None,
             residence: Residence::default(),
             expert_division: ExpertDivision::default(),
+            expert_replicas: 0,
             reads: ReadOptions::default(),
             recorder: None,
             prefetch: Prefetch::default(),

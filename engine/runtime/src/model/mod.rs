@@ -12,6 +12,7 @@ mod mamba2_weights;
 pub mod memory;
 pub mod mixer;
 mod needs;
+mod replicas;
 mod resume;
 mod rope;
 mod runner;

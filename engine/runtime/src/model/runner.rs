@@ -10,6 +10,7 @@ use super::divided::check_division;
 use super::layer::Step;
 use super::memory::{LayerMemory, MemoryShape};
 use super::needs::model_needs;
+use super::replicas::{Prepared, ReplicaLoads, check_replicas};
 use super::resume::forward;
 use super::rope::{RopeAngles, rope_kinds};
 use super::weights::{Loader, Progress, Weights};
@@ -21,6 +22,7 @@ use nestling_core::error::EngineError;
 use nestling_core::group::ExpertDivision;
 use nestling_core::kv_cache::{KvDtype, KvShape, PageId, pages_for};
 use nestling_core::recurrent::{STATES_PER_SEQUENCE, StateId, StateShape};
+use nestling_core::replicas::MovableReplicas;
 use nestling_core::routing_trace::TraceStep;
 use nestling_core::runner::{
     ModelRunner, PromptSteps, RunnerLimits, SequenceFailure, StepFuture, StepOutput, StepStats,
@@ -55,6 +57,8 @@ pub struct RunnerOptions {
     pub streaming: Option<StreamOptions>,
     /// Division of the experts if the backend is a rank of several.
     pub expert_division: ExpertDivision,
+    /// Maximum experts of each layer that every rank holds, if the backend is a rank of several.
+    pub expert_replicas: usize,
     /// Recorder of events inside the model.
     pub recorder: Option<Arc<Recorder>>,
 }
@@ -71,6 +75,7 @@ impl Default for RunnerOptions {
             context_max: None,
             streaming: None,
             expert_division: ExpertDivision::default(),
+            expert_replicas: 0,
             recorder: None,
         }
     }
@@ -78,10 +83,12 @@ impl Default for RunnerOptions {
 
 /// A model on a device.
 pub struct Runner<B: Backend> {
-    backend: B,
-    source: Arc<dyn ExpertSource>,
+    pub(super) backend: B,
+    pub(super) source: Arc<dyn ExpertSource>,
     weights: Weights<B>,
-    experts: ExpertCache<B>,
+    pub(super) experts: ExpertCache<B>,
+    pub(super) prepared: Option<Prepared<B>>,
+    pub(super) replica_loads: ReplicaLoads,
     activations: Activations<B>,
     memory: Vec<LayerMemory<B>>, // [layers]
     /// Bytes of a page, for each layer with pages.
@@ -138,6 +145,7 @@ impl<B: Backend> Runner<B> {
         check_limits(config, &backend)?;
         let (division, share) = (options.expert_division, backend.share());
         check_division(division, share, options.streaming.as_ref(), config)?;
+        check_replicas(options.expert_replicas, share, options.streaming.as_ref())?;
         let context_max = context_max(options, config);
         let pages = options.kv_pages.unwrap_or(pages_for(context_max));
         let state_bytes = StateShape::model_state_bytes(config);
@@ -173,7 +181,7 @@ impl<B: Backend> Runner<B> {
         backend.prepare(&model_needs(&source, streamed, rows_max))?;
         let threads = options.load_threads;
         let loader = Loader::new(&mut backend, &*source, options.activations, threads);
-        let loader = loader.divided(division);
+        let loader = loader.divided(division).replicated(options.expert_replicas);
         let (weights, mut experts) = match &options.streaming {
             None => loader.load(cancel, progress)?,
             Some(streaming) => {
@@ -195,6 +203,8 @@ impl<B: Backend> Runner<B> {
             source,
             weights,
             experts,
+            prepared: None,
+            replica_loads: ReplicaLoads::of(options),
             activations,
             memory,
             page_bytes,
@@ -410,6 +420,10 @@ impl<B: Backend> ModelRunner for Runner<B> {
 
     fn routing_recorder(&self) -> Option<Arc<RoutingRecorder>> {
         Some(Arc::clone(self.experts.recorder()))
+    }
+
+    fn replicas(&mut self) -> Option<&mut dyn MovableReplicas> {
+        (self.experts.placement().replicas_max() > 0).then_some(self)
     }
 
     fn recycle(&mut self, output: StepOutput) {

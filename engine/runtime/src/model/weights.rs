@@ -151,6 +151,8 @@ pub struct Loader<'a, B: Backend> {
     pub(super) activations: ActivationMode,
     pub(super) threads: usize,
     division: ExpertDivision,
+    /// Maximum replicated experts of each layer.
+    replicas: usize,
     /// Groups being read in the background, if any.
     ahead: Option<&'a GroupsAhead<'a>>,
 }
@@ -165,13 +167,19 @@ impl<'a, B: Backend> Loader<'a, B> {
         threads: usize,
     ) -> Self {
         let division = ExpertDivision::default();
-        Self { backend, source, activations, threads, division, ahead: None }
+        Self { backend, source, activations, threads, division, replicas: 0, ahead: None }
     }
 
     /// Sets the division of the experts over ranks.
     #[must_use]
     pub fn divided(self, division: ExpertDivision) -> Self {
         Self { division, ..self }
+    }
+
+    /// Sets the number of replicated experts of each layer.
+    #[must_use]
+    pub fn replicated(self, replicas: usize) -> Self {
+        Self { replicas, ..self }
     }
 }
 
@@ -189,6 +197,7 @@ impl<B: Backend> Loader<'_, B> {
         let config = self.source.config().clone();
         let placement = self.source.placement(self.backend.share());
         let placement = placement.divided(self.division, &config);
+        let placement = placement.replicated(self.replicas, &config);
         let mut experts = Vec::new();
         let embedding = Rows::Held;
         let weights =

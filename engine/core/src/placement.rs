@@ -1,27 +1,47 @@
 //! Placement of experts on the ranks of a model.
 
+use std::cmp::Reverse;
+use std::ops::Range;
 use std::sync::Arc;
 
-use nestling_core::group::{ExpertDivision, RankShare};
-use nestling_core::rank_bytes::can_slice;
 use nestling_formats::store::{GroupId, Index};
 use nestling_import::{FeedForward, LayerConfig, ModelConfig};
 
-/// Rank of each expert, or all ranks for sliced experts. It never changes a result.
+use crate::backend::ExpertUse;
+use crate::group::{ExpertDivision, RankShare};
+use crate::rank_bytes::can_slice;
+use crate::replicas::{Replicas, StepLoads, UseCounts, most_frequent};
+
+/// Rank of each expert, or all ranks for sliced and replicated experts. It never changes a result.
 #[derive(Clone, Debug)]
 pub struct Placement {
     share: RankShare,
     /// Ranks by measured frequency, `[layers][experts]`; empty if frequencies are not known.
     ranks: Arc<[Vec<usize>]>,
+    /// Frequencies that calibration measured, `[layers][experts]`; empty if they are not known.
+    frequencies: Arc<[Vec<f32>]>,
     /// True for layers whose experts are sliced, `[layers]`; empty if none are.
     sliced: Arc<[bool]>,
+    /// Maximum replicas of a layer.
+    replicas_max: usize,
+    replicas: Replicas,
+    /// Uses of the experts of all ranks, if this rank counts them.
+    uses: Option<Arc<UseCounts>>,
 }
 
 impl Placement {
     /// Places experts in turn. The layers begin at different ranks, so that the first experts of all layers do not meet
     /// in one.
     pub fn in_turn(share: RankShare) -> Self {
-        Self { share, ranks: Arc::new([]), sliced: Arc::new([]) }
+        Self {
+            share,
+            ranks: Arc::new([]),
+            frequencies: Arc::new([]),
+            sliced: Arc::new([]),
+            replicas_max: 0,
+            replicas: Replicas::default(),
+            uses: None,
+        }
     }
 
     /// Places a store's experts by the frequencies that calibration has measured: the most frequent first, each on the
@@ -50,7 +70,7 @@ impl Placement {
     pub fn by_frequency(frequencies: &[Vec<f32>], share: RankShare) -> Self {
         let layers = (0u32..).zip(frequencies);
         let ranks = layers.map(|(layer, of)| placed(of, share.ranks, layer)).collect();
-        Self { share, ranks, sliced: Arc::new([]) }
+        Self { ranks, frequencies: frequencies.into(), ..Self::in_turn(share) }
     }
 
     /// Slices the experts of all layers in which they have a tile of rows for each rank, if the division asks for it.
@@ -71,6 +91,52 @@ impl Placement {
         }
     }
 
+    /// Replicates the `count` most frequent experts of each layer on every rank, and places the others as if these were not
+    /// used. Sliced layers have no replicas, and layers without frequencies none until they are moved there.
+    #[must_use]
+    pub fn replicated(self, count: usize, config: &ModelConfig) -> Self {
+        if count == 0 || !self.share.is_divided() {
+            return self;
+        }
+        let mut frequencies = self.frequencies.to_vec();
+        let mut replicas = Vec::with_capacity(frequencies.len());
+        for (layer, of_layer) in (0..).zip(&mut frequencies) {
+            let most = if self.is_sliced(layer) { 0 } else { count };
+            let most = most_frequent(of_layer, most);
+            most.iter().for_each(|expert| of_layer[*expert as usize] = 0.0);
+            replicas.push(most);
+        }
+        let layers = (0u32..).zip(&frequencies);
+        let ranks = layers.map(|(layer, of)| placed(of, self.share.ranks, layer)).collect();
+        let counted = |(layer, of): (u32, &LayerConfig)| match of.feed_forward {
+            FeedForward::Moe { num_experts, .. } if !self.is_sliced(layer) => num_experts,
+            _ => 0,
+        };
+        let counted = (0..).zip(&config.layers).map(counted);
+        let uses = (self.share.rank == 0).then(|| Arc::new(UseCounts::new(counted)));
+        Self { ranks, replicas_max: count, replicas: Replicas::new(replicas), uses, ..self }
+    }
+
+    /// Exchanges the replicas for others.
+    pub fn set_replicas(&mut self, replicas: Replicas) {
+        self.replicas = replicas;
+    }
+
+    /// Returns the replicas.
+    pub fn replicas(&self) -> &Replicas {
+        &self.replicas
+    }
+
+    /// Returns the maximum replicas of a layer; 0 if none are ever moved to a rank.
+    pub fn replicas_max(&self) -> usize {
+        self.replicas_max
+    }
+
+    /// Returns the counters of uses, if this rank counts those of all ranks.
+    pub fn uses(&self) -> Option<&UseCounts> {
+        self.uses.as_deref()
+    }
+
     /// Returns whether every rank holds some rows of each of a layer's experts.
     pub fn is_sliced(&self, layer: u32) -> bool {
         // Default: a layer without experts is not sliced.
@@ -89,9 +155,64 @@ impl Placement {
         placed.copied().unwrap_or((layer as usize + expert as usize) % self.share.ranks.max(1))
     }
 
-    /// Returns whether this rank holds an expert, or some rows of it.
-    pub fn holds(&self, layer: u32, expert: u32) -> bool {
+    /// Returns whether an expert belongs to this rank, or rows of it. Replicas belong to another rank or to this one.
+    pub fn owns(&self, layer: u32, expert: u32) -> bool {
         self.is_sliced(layer) || self.rank_of(layer, expert) == self.share.rank
+    }
+
+    /// Returns whether this rank holds an expert, a replica or some rows of it.
+    pub fn holds(&self, layer: u32, expert: u32) -> bool {
+        self.owns(layer, expert) || self.replicas.contains(layer, expert)
+    }
+
+    /// Keeps the uses of a layer that this rank computes, of those of all ranks. `uses` are sorted by expert, and all ranks
+    /// call this with the same ones, so that each use is kept by one rank, or by all if the layer is sliced.
+    pub fn keep_uses(&self, layer: u32, uses: &mut Vec<(u32, ExpertUse)>) {
+        if let Some(counts) = &self.uses {
+            uses.iter().for_each(|(expert, _)| counts.add(layer, *expert, 1));
+        }
+        if self.is_sliced(layer) {
+            return;
+        }
+        let parts = self.own_parts(layer, uses);
+        let (mut last, mut next) = (None, 0);
+        uses.retain(|(expert, _)| {
+            if last != Some(*expert) {
+                (last, next) = (Some(*expert), 0);
+            }
+            let at = next;
+            next += 1;
+            match parts.iter().find(|(replica, _)| replica == expert) {
+                Some((_, part)) => part.contains(&at),
+                None => self.rank_of(layer, *expert) == self.share.rank,
+            }
+        });
+    }
+
+    /// Returns the replicated experts among the uses, each with this rank's part of its uses.
+    fn own_parts(&self, layer: u32, uses: &[(u32, ExpertUse)]) -> Vec<(u32, Range<usize>)> {
+        let RankShare { rank, ranks } = self.share;
+        let mut replicated = Vec::new();
+        if self.replicas.of_layer(layer).is_empty() {
+            return replicated;
+        }
+        let mut loads = StepLoads::new(ranks, layer as usize);
+        let mut counted = Vec::new();
+        for same in uses.chunk_by(|(a, _), (b, _)| a == b) {
+            let (expert, rows) = (same[0].0, same.len());
+            match self.replicas.contains(layer, expert) {
+                true => counted.push((expert, rows)),
+                false => loads.add(self.rank_of(layer, expert), rows),
+            }
+        }
+        // The largest first, since small ones fill gaps.
+        counted.sort_unstable_by_key(|(expert, rows)| (Reverse(*rows), *expert));
+        for (expert, rows) in counted {
+            let parts = loads.divide(rows);
+            let first = parts.iter().take(rank).sum::<usize>();
+            replicated.push((expert, first..first + parts[rank]));
+        }
+        replicated
     }
 }
 
@@ -117,6 +238,8 @@ fn placed(frequencies: &[f32], ranks: usize, layer: u32) -> Vec<usize> {
 
 #[cfg(test)]
 mod tests {
+    use nestling_formats::Level;
+
     use super::*;
 
     /// Returns the load of each rank.
@@ -158,6 +281,33 @@ mod tests {
                 let holders = placements.iter().filter(|rank| rank.holds(3, expert)).count();
                 assert_eq!(holders, 1, "expert {expert} of {ranks} ranks");
             }
+        }
+    }
+
+    fn uses_of(experts: &[(u32, u32)]) -> Vec<(u32, ExpertUse)> {
+        let of = |(expert, rows): &(u32, u32)| {
+            let (expert, level) = (*expert, Level::L4);
+            (0..*rows).map(move |row| (expert, ExpertUse { row, rank: 0, level }))
+        };
+        experts.iter().flat_map(of).collect()
+    }
+
+    #[test]
+    fn every_use_of_a_replica_has_one_rank() {
+        let uses = uses_of(&[(0, 70), (1, 1), (2, 17), (5, 3), (7, 40)]);
+        for ranks in 2..6 {
+            let mut kept = Vec::new();
+            for share in (RankShare { rank: 0, ranks }).all() {
+                let mut placement = Placement::in_turn(share);
+                placement.set_replicas(Replicas::new(vec![vec![], vec![0, 2, 5]]));
+                let mut own = uses.clone();
+                placement.keep_uses(1, &mut own);
+                assert!(own.iter().all(|(expert, _)| placement.holds(1, *expert)));
+                assert!(own.iter().any(|(expert, _)| *expert == 0), "rows of 0 are divided");
+                kept.extend(own);
+            }
+            kept.sort_by_key(|(expert, used)| (*expert, used.row));
+            assert_eq!(kept, uses, "{ranks} ranks");
         }
     }
 }
