@@ -351,6 +351,23 @@ fn a_rank_that_held_slices_is_replaced() {
     });
 }
 
+#[test]
+fn a_rank_that_is_lost_while_replicas_move_is_replaced() {
+    watched(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut case = tiny(folder.path(), MODELS[0], Residence::Owned, 63);
+        case.options.expert_replicas = 1;
+        // The store has no frequencies, so the first replicas arrive before the next step.
+        let (ranks, calls) = (3, calls_of_a_generation(&case, 2, 3));
+        case.tokens = 68;
+        for call in calls - 2..calls + 6 {
+            lose_at_calls(&case, ranks, Loss::Panic, call..call + 1, 1);
+        }
+        // Replicas that have moved are restored.
+        lose_at_calls(&case, ranks, Loss::Return, 0..calls, calls as usize / 4);
+    });
+}
+
 /// The thorough form of the tests above: each call of a generation of 64 tokens.
 #[test]
 #[ignore = "takes minutes"]
