@@ -260,6 +260,7 @@ pub fn model_options(model: &ModelArgs, resources: &ResourceArgs) -> ModelOption
         kv_tokens: resources.kv_tokens.map(|tokens| tokens as usize),
         host_experts: resources.host.host_experts.into(),
         expert_division: resources.experts.into(),
+        expert_replicas: resources.experts.expert_replicas,
         residence: if model.lazy { Residence::Lazy } else { Residence::Auto },
         ..ModelOptions::default()
     }

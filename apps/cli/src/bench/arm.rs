@@ -110,6 +110,7 @@ impl ArmOptions {
             kv_tokens: Some(pages_for(self.positions) * self.sessions * PAGE_POSITIONS),
             rows_max: self.rows_max,
             expert_division: self.opening.expert_division,
+            expert_replicas: self.opening.expert_replicas,
             ..ModelOptions::default()
         };
         let budget = self.memory_budget.map(|bytes| bytes / share.ranks as u64);
@@ -373,6 +374,7 @@ impl Loading {
             recorder: options.recorder.clone().filter(|_| self.share.rank == 0),
             streaming,
             expert_division: options.opening.expert_division,
+            expert_replicas: options.opening.expert_replicas,
             ..RunnerOptions::default()
         })
     }

@@ -45,6 +45,8 @@ pub struct Opening {
     pub ranks: usize,
     /// Division of the experts over the ranks.
     pub expert_division: ExpertDivision,
+    /// Number of experts of each layer that every rank holds.
+    pub expert_replicas: usize,
 }
 
 impl Opening {
@@ -192,6 +194,7 @@ fn combined(
                     threads,
                     ranks,
                     expert_division: args.run.experts.into(),
+                    expert_replicas: args.run.experts.expert_replicas,
                 }));
             }
         }

@@ -163,11 +163,14 @@ impl Record<'_> {
     }
 
     /// Returns the number of ranks, and for several the division of the experts and the messages of rank 0 per token.
-    fn rank_fields(&self) -> [(&'static str, Value); 4] {
-        let division = (self.opening.ranks > 1).then_some(self.opening.expert_division);
+    fn rank_fields(&self) -> [(&'static str, Value); 5] {
+        let is_divided = self.opening.ranks > 1;
+        let division = is_divided.then_some(self.opening.expert_division);
+        let replicas = is_divided.then_some(self.opening.expert_replicas);
         [
             ("n_ranks", json!(self.opening.ranks)),
             ("experts_over_ranks", json!(division)),
+            ("expert_replicas", json!(replicas)),
             ("exchanges_per_token", json!(self.traffic(|group| group.exchanges))),
             ("rank_sent_bytes_per_token", json!(self.traffic(|group| group.sent_bytes))),
         ]

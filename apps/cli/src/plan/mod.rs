@@ -67,6 +67,7 @@ fn question(args: &PlanArgs, console: &Console) -> Result<Question> {
         kv_dtype: kv_dtype(args.kv_type),
         context_length: context_length(args.ctx_size),
         expert_division: args.experts.into(),
+        expert_replicas: args.experts.expert_replicas,
         ..ModelOptions::default()
     };
     Question::new(subject, options, budget, gpu, mean_level)
