@@ -196,7 +196,9 @@ impl Placement {
         if self.replicas.of_layer(layer).is_empty() {
             return replicated;
         }
-        let mut loads = StepLoads::new(ranks, layer as usize);
+        // Steps begin at different ranks, so that no rank is the first among equals in all of them.
+        let turn = uses.iter().fold(layer as usize, |turn, (expert, _)| turn + *expert as usize);
+        let mut loads = StepLoads::new(ranks, turn);
         let mut counted = Vec::new();
         for same in uses.chunk_by(|(a, _), (b, _)| a == b) {
             let (expert, rows) = (same[0].0, same.len());

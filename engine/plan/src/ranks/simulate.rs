@@ -116,7 +116,8 @@ impl LayerLoad {
         ids.for_each(|id| self.uses[*id as usize] += 1);
         let used = || self.uses.iter().zip(holders).filter(|(rows, _)| **rows > 0);
         let mut loads = vec![(0u64, 0u64); self.ranks];
-        let mut step = StepLoads::new(self.ranks, self.layer);
+        let uses = (0..).zip(&self.uses).map(|(expert, rows): (usize, _)| expert * *rows as usize);
+        let mut step = StepLoads::new(self.ranks, self.layer + uses.sum::<usize>());
         for (rows, rank) in used().filter_map(|(rows, rank)| Some((rows, (*rank)?))) {
             step.add(rank, *rows as usize);
             loads[rank].0 += 1;

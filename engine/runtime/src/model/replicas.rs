@@ -1,48 +1,52 @@
 //! Replicas of experts that move between steps.
 
-use std::mem;
-
 use nestling_core::backend::{Backend, FeedForward};
 use nestling_core::cancel::CancelToken;
 use nestling_core::error::EngineError;
 use nestling_core::group::RankShare;
 use nestling_core::replicas::{MovableReplicas, Replicas, UseCounts};
 use nestling_core::weights::ActivationMode;
-use nestling_experts::expert::{StreamOptions, expert_biases};
-use nestling_import::FeedForward as FeedForwardConfig;
+use nestling_experts::expert::expert_biases;
+use nestling_import::{FeedForward as FeedForwardConfig, ModelConfig};
 
+use super::divided::check_division;
 use super::runner::{Runner, RunnerOptions};
 use super::weights::Loader;
 
 /// Replicas that were loaded and are not in force yet.
-pub(super) struct Prepared<B: Backend> {
+struct Prepared<B: Backend> {
     replicas: Replicas,
     /// Experts with their layers and numbers.
     loaded: Vec<(u32, u32, FeedForward<B>)>,
 }
 
-/// Options with which replicas are loaded after the model was opened.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ReplicaLoads {
+/// State of the exchange of replicas after the model was opened.
+pub(super) struct ReplicaMoves<B: Backend> {
     activations: ActivationMode,
+    /// Number of threads that read weights.
     threads: usize,
+    prepared: Option<Prepared<B>>,
 }
 
-impl ReplicaLoads {
-    pub fn of(options: &RunnerOptions) -> Self {
-        Self { activations: options.activations, threads: options.load_threads }
+impl<B: Backend> ReplicaMoves<B> {
+    pub fn new(options: &RunnerOptions) -> Self {
+        let (activations, threads) = (options.activations, options.load_threads);
+        Self { activations, threads, prepared: None }
     }
 }
 
-/// Refuses replicas of streamed experts.
+/// Refuses streamed experts if they are sliced over ranks or have replicas.
 ///
 /// # Errors
-/// Fails with [`EngineError::ReplicasStreamed`].
-pub(super) fn check_replicas(
-    replicas: usize,
+/// Fails with [`EngineError::SlicesStreamed`] or [`EngineError::ReplicasStreamed`].
+pub(super) fn check_residence(
+    options: &RunnerOptions,
     share: RankShare,
-    streaming: Option<&StreamOptions>,
+    config: &ModelConfig,
 ) -> Result<(), EngineError> {
+    let streaming = options.streaming.as_ref();
+    check_division(options.expert_division, share, streaming, config)?;
+    let replicas = options.expert_replicas;
     if replicas == 0 || !share.is_divided() || streaming.is_none() {
         return Ok(());
     }
@@ -95,10 +99,10 @@ impl<B: Backend> MovableReplicas for Runner<B> {
     }
 
     fn prepare(&mut self, replicas: &Replicas) -> Result<(), EngineError> {
-        self.prepared = None;
+        self.replica_moves.prepared = None;
         let placement = self.experts.placement();
         let mut loaded = Vec::new();
-        let ReplicaLoads { activations, threads } = self.replica_loads;
+        let ReplicaMoves { activations, threads, .. } = self.replica_moves;
         let mut loader = Loader::new(&mut self.backend, &*self.source, activations, threads);
         for (layer, experts) in (0..).zip(replicas.layers()) {
             let (limit, found) = (placement.replicas_max() as u64, experts.len() as u64);
@@ -117,12 +121,12 @@ impl<B: Backend> MovableReplicas for Runner<B> {
             let experts = loader.replicas(layer, &missing)?;
             loaded.extend(missing.into_iter().zip(experts).map(|(number, of)| (layer, number, of)));
         }
-        self.prepared = Some(Prepared { replicas: replicas.clone(), loaded });
+        self.replica_moves.prepared = Some(Prepared { replicas: replicas.clone(), loaded });
         Ok(())
     }
 
     fn finish(&mut self, is_agreed: bool) {
-        if let Some(Prepared { replicas, loaded }) = mem::take(&mut self.prepared)
+        if let Some(Prepared { replicas, loaded }) = self.replica_moves.prepared.take()
             && is_agreed
         {
             self.experts.set_replicas(replicas, loaded);

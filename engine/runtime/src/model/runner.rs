@@ -6,11 +6,10 @@ use nestling_formats::memory::try_with_capacity;
 use nestling_import::{ContextLimit, FeedForward, ModelConfig, TokenMixer};
 
 use super::activations::Activations;
-use super::divided::check_division;
 use super::layer::Step;
 use super::memory::{LayerMemory, MemoryShape};
 use super::needs::model_needs;
-use super::replicas::{Prepared, ReplicaLoads, check_replicas};
+use super::replicas::{ReplicaMoves, check_residence};
 use super::resume::forward;
 use super::rope::{RopeAngles, rope_kinds};
 use super::weights::{Loader, Progress, Weights};
@@ -87,8 +86,7 @@ pub struct Runner<B: Backend> {
     pub(super) source: Arc<dyn ExpertSource>,
     weights: Weights<B>,
     pub(super) experts: ExpertCache<B>,
-    pub(super) prepared: Option<Prepared<B>>,
-    pub(super) replica_loads: ReplicaLoads,
+    pub(super) replica_moves: ReplicaMoves<B>,
     activations: Activations<B>,
     memory: Vec<LayerMemory<B>>, // [layers]
     /// Bytes of a page, for each layer with pages.
@@ -143,9 +141,8 @@ impl<B: Backend> Runner<B> {
         let config = source.config();
         let rows_max = options.rows_max.clamp(1, backend.limits().rows_max.max(1));
         check_limits(config, &backend)?;
-        let (division, share) = (options.expert_division, backend.share());
-        check_division(division, share, options.streaming.as_ref(), config)?;
-        check_replicas(options.expert_replicas, share, options.streaming.as_ref())?;
+        let share = backend.share();
+        check_residence(options, share, config)?;
         let context_max = context_max(options, config);
         let pages = options.kv_pages.unwrap_or(pages_for(context_max));
         let state_bytes = StateShape::model_state_bytes(config);
@@ -181,7 +178,7 @@ impl<B: Backend> Runner<B> {
         backend.prepare(&model_needs(&source, streamed, rows_max))?;
         let threads = options.load_threads;
         let loader = Loader::new(&mut backend, &*source, options.activations, threads);
-        let loader = loader.divided(division).replicated(options.expert_replicas);
+        let loader = loader.divided(options.expert_division).replicated(options.expert_replicas);
         let (weights, mut experts) = match &options.streaming {
             None => loader.load(cancel, progress)?,
             Some(streaming) => {
@@ -195,23 +192,21 @@ impl<B: Backend> Runner<B> {
         experts.enable_device_slots(&mut backend)?;
         let sensitivities = Arc::new(source.sensitivities());
         experts.set_level_router(Arc::new(ThresholdRule::new(sensitivities)));
-        let recorder = options.recorder.clone();
-        experts.set_recorder(recorder.clone());
+        experts.set_recorder(options.recorder.clone());
         let scratch = StepScratch::default();
         Ok(Self {
             backend,
             source,
             weights,
             experts,
-            prepared: None,
-            replica_loads: ReplicaLoads::of(options),
+            replica_moves: ReplicaMoves::new(options),
             activations,
             memory,
             page_bytes,
             angles,
             limits,
             scratch,
-            recorder,
+            recorder: options.recorder.clone(),
             replayed: None,
         })
     }
