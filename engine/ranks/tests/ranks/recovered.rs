@@ -474,6 +474,7 @@ fn ranks_that_are_lost_again_and_again_end_the_model() {
         let error = error_of(&case, &model, &ended, 7);
         let is_limit = matches!(error, EngineError::Rank(RankError::NotReplaced { rank: 1, .. }));
         assert!(is_limit && error.to_string().contains("ten minutes"), "{error}");
+        assert_eq!(error.class(), ErrorClass::Broken);
         // Without recoveries, the first loss ends the model.
         let ended = plan(1, Loss::Panic);
         let model = case.open(&engine, &ended, 2, 0);
