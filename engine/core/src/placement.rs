@@ -1,13 +1,16 @@
 //! Placement of experts on the ranks of a model.
 
 use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use nestling_formats::ExpertId;
 use nestling_formats::store::{GroupId, Index};
 use nestling_import::{FeedForward, LayerConfig, ModelConfig};
 
 use crate::backend::ExpertUse;
+use crate::error::EngineError;
 use crate::group::{ExpertDivision, RankShare};
 use crate::rank_bytes::can_slice;
 use crate::replicas::{Replicas, StepLoads, UseCounts, most_frequent};
@@ -24,6 +27,8 @@ pub struct Placement {
     sliced: Arc<[bool]>,
     /// Maximum replicas of a layer.
     replicas_max: usize,
+    /// Number of experts of each layer that may have replicas, `[layers]`; empty if none may.
+    replicable: Arc<[usize]>,
     replicas: Replicas,
     /// Uses of the experts of all ranks, if this rank counts them.
     uses: Option<Arc<UseCounts>>,
@@ -39,6 +44,7 @@ impl Placement {
             frequencies: Arc::new([]),
             sliced: Arc::new([]),
             replicas_max: 0,
+            replicable: Arc::new([]),
             replicas: Replicas::default(),
             uses: None,
         }
@@ -112,9 +118,50 @@ impl Placement {
             FeedForward::Moe { num_experts, .. } if !self.is_sliced(layer) => num_experts,
             _ => 0,
         };
-        let counted = (0..).zip(&config.layers).map(counted);
-        let uses = (self.share.rank == 0).then(|| Arc::new(UseCounts::new(counted)));
-        Self { ranks, replicas_max: count, replicas: Replicas::new(replicas), uses, ..self }
+        let replicable: Arc<[usize]> = (0..).zip(&config.layers).map(counted).collect();
+        let counts = || Arc::new(UseCounts::new(replicable.iter().copied()));
+        let uses = (self.share.rank == 0).then(counts);
+        let replicas = Replicas::new(replicas);
+        Self { ranks, replicas_max: count, replicable, replicas, uses, ..self }
+    }
+
+    /// Returns the experts of a set that this rank does not hold, by layer.
+    ///
+    /// # Errors
+    /// Fails if the set has more experts of a layer than [`Self::replicas_max`], or experts that have no replicas.
+    pub fn missing(&self, replicas: &Replicas) -> Result<Vec<(u32, Vec<u32>)>, EngineError> {
+        let mut missing = Vec::new();
+        for (layer, experts) in (0..).zip(replicas.layers()) {
+            let (limit, found) = (self.replicas_max as u64, experts.len() as u64);
+            if found > limit {
+                return Err(EngineError::Limit { what: "replicas of a layer", limit, found });
+            }
+            // Default: a layer that does not exist has no experts.
+            let count = self.replicable.get(layer as usize).copied().unwrap_or(0);
+            if let Some(expert) = experts.iter().find(|expert| **expert as usize >= count) {
+                let what = format!("replicas of layer {layer}");
+                return Err(EngineError::mismatch(what, format!("experts below {count}"), expert));
+            }
+            let new = experts.iter().copied().filter(|expert| !self.holds(layer, *expert));
+            missing.push((layer, new.collect::<Vec<u32>>()));
+        }
+        missing.retain(|(_, experts)| !experts.is_empty());
+        Ok(missing)
+    }
+
+    /// Returns the maximum bytes of this rank's replicas, whichever experts these are: they move while the model runs.
+    /// `experts` are all experts with their bytes.
+    pub fn replica_bytes(&self, experts: impl Iterator<Item = (ExpertId, u64)>) -> u64 {
+        let mut layers: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        for (id, bytes) in experts.filter(|(id, _)| !self.owns(id.layer, id.expert)) {
+            layers.entry(id.layer).or_default().push(bytes);
+        }
+        let largest = layers.into_values().flat_map(|mut bytes| {
+            bytes.sort_unstable_by(|a, b| b.cmp(a));
+            bytes.truncate(self.replicas_max);
+            bytes
+        });
+        largest.fold(0, u64::saturating_add)
     }
 
     /// Exchanges the replicas for others.
@@ -216,6 +263,23 @@ impl Placement {
         }
         replicated
     }
+}
+
+/// Replicas of a rank that can be exchanged for others between steps.
+///
+/// All ranks prepare the same set. If all succeed, all use it from the next step on; otherwise none does.
+pub trait MovableReplicas {
+    /// Returns the placement in force.
+    fn placement(&self) -> &Placement;
+
+    /// Loads the experts of a set that this rank does not hold. The set in force stays.
+    ///
+    /// # Errors
+    /// Fails as [`Placement::missing`] does, or if an expert cannot be loaded.
+    fn prepare(&mut self, replicas: &Replicas) -> Result<(), EngineError>;
+
+    /// Makes the prepared set the one in force and releases the experts that left it, or drops the prepared set.
+    fn finish(&mut self, is_agreed: bool);
 }
 
 /// Returns the rank of each of a layer's experts.

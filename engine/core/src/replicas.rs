@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 
 use crate::error::EngineError;
+use crate::group::RankShare;
 
 /// Minimum rows of each part into which the rows of a replicated expert are divided.
 const PART_ROWS_MIN: usize = 8;
@@ -146,27 +147,19 @@ impl UseCounts {
     }
 }
 
-/// Replicas of a rank that can be exchanged for others between steps.
+/// Refuses replicas of streamed experts.
 ///
-/// All ranks prepare the same set. If all succeed, all use it from the next step on; otherwise none does.
-pub trait MovableReplicas {
-    /// Returns the set in force.
-    fn current(&self) -> &Replicas;
-
-    /// Returns the maximum replicas of a layer, for which memory is reserved.
-    fn count_max(&self) -> usize;
-
-    /// Returns the uses of each expert on all ranks since the last call, `[layers][experts]`. Only rank 0 counts.
-    fn take_uses(&self) -> Vec<Vec<u64>>;
-
-    /// Loads the experts of a set that this rank does not hold. The set in force stays.
-    ///
-    /// # Errors
-    /// Fails if the set has more experts than [`Self::count_max`] or unknown ones, or if an expert cannot be loaded.
-    fn prepare(&mut self, replicas: &Replicas) -> Result<(), EngineError>;
-
-    /// Makes the prepared set the one in force and releases the experts that left it, or drops the prepared set.
-    fn finish(&mut self, is_agreed: bool);
+/// # Errors
+/// Fails with [`EngineError::ReplicasStreamed`].
+pub fn check_streamed(
+    replicas: usize,
+    share: RankShare,
+    is_streamed: bool,
+) -> Result<(), EngineError> {
+    match replicas > 0 && share.is_divided() && is_streamed {
+        true => Err(EngineError::ReplicasStreamed { replicas }),
+        false => Ok(()),
+    }
 }
 
 #[cfg(test)]

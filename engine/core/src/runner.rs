@@ -14,8 +14,8 @@ use crate::driver::block_on;
 use crate::error::EngineError;
 use crate::expert_memory::ExpertMemory;
 use crate::kv_cache::PageId;
+use crate::placement::MovableReplicas;
 use crate::recurrent::StateId;
-use crate::replicas::MovableReplicas;
 use crate::routing_recorder::RoutingRecorder;
 use crate::stream_stats::StreamStats;
 

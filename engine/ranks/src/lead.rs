@@ -153,7 +153,7 @@ impl LeadRunner {
 
     /// Returns the experts of which every rank holds a replica, or `None` if the ranks hold none and have no memory for any.
     pub fn current_replicas(&mut self) -> Option<&Replicas> {
-        self.runner.replicas().map(|own| own.current())
+        self.runner.replicas().map(|own| own.placement().replicas())
     }
 
     /// Exchanges the experts of which every rank holds a replica. All ranks use the new set from the next step on, or all
@@ -193,7 +193,8 @@ impl LeadRunner {
 
     /// Moves replicas between two steps if others are used more.
     fn move_by_use(&mut self) {
-        let better = self.runner.replicas().and_then(|own| self.mover.after_step(own));
+        let better = self.runner.replicas().and_then(|own| self.mover.after_step(own.placement()));
+        // Default: no choice is due, or the set in force is good.
         let Some(better) = better else { return };
         if let Err(error) = self.move_replicas(&better) {
             // The ranks still agree on a set, or the next call fails as well.

@@ -1,7 +1,8 @@
 //! Choice of the experts that all ranks hold, by their measured use.
 
 use nestling_core::error::EngineError;
-use nestling_core::replicas::{MovableReplicas, Replicas};
+use nestling_core::placement::{MovableReplicas, Placement};
+use nestling_core::replicas::{Replicas, UseCounts};
 use nestling_core::runner::ModelRunner;
 
 /// Number of steps between two choices.
@@ -30,12 +31,13 @@ pub struct ReplicaMover {
 
 impl ReplicaMover {
     /// Counts a step. Returns a better set of replicas if one is due.
-    pub fn after_step(&mut self, replicas: &dyn MovableReplicas) -> Option<Replicas> {
+    pub fn after_step(&mut self, placement: &Placement) -> Option<Replicas> {
         self.steps += 1;
         if self.is_stopped || !self.steps.is_multiple_of(STEPS_BETWEEN) {
             return None;
         }
-        let counted = replicas.take_uses();
+        // Default: rank 0 counts the uses of experts that may have replicas.
+        let counted = placement.uses().map(UseCounts::take).unwrap_or_default();
         self.uses.resize_with(counted.len(), Vec::new);
         for (sums, counted) in self.uses.iter_mut().zip(counted) {
             sums.resize(counted.len(), 0.0);
@@ -43,7 +45,7 @@ impl ReplicaMover {
                 *sum = DECAY * *sum + uses as f64;
             }
         }
-        better(&self.uses, replicas.current(), replicas.count_max())
+        better(&self.uses, placement.replicas(), placement.replicas_max())
     }
 
     /// Ends the moves, since one has failed.
@@ -94,6 +96,7 @@ fn moves_of(uses: &[f64], held: &[u32], count: usize, layer: usize) -> Vec<Move>
     let leaving = std::iter::repeat_n(None, free).chain(leaving.into_iter().map(Some));
     let pairs = outside.into_iter().zip(leaving);
     let moved = pairs.map(|(enters, leaves)| {
+        // Default: an expert in a free place displaces none.
         let before = leaves.map_or(0.0, used);
         let pays = used(enters) >= (GAIN_MIN * before).max(before + USES_MIN);
         pays.then(|| Move { gain: used(enters) - before, layer, enters, leaves })
@@ -117,7 +120,7 @@ pub fn finish(runner: &mut dyn ModelRunner, is_agreed: bool) {
 /// are loaded.
 pub fn adopt(runner: &mut dyn ModelRunner, replicas: &Replicas) -> Result<(), EngineError> {
     let own = movable(runner)?;
-    let kept = own.current().shared_with(replicas);
+    let kept = own.placement().replicas().shared_with(replicas);
     for set in [&kept, replicas] {
         own.prepare(set)?;
         own.finish(true);

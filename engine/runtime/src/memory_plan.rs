@@ -1,8 +1,6 @@
 //! Memory planning: divides one budget among dense weights, experts, KV cache and scratch memory before
 //! loading.
 
-use std::collections::BTreeMap;
-
 use nestling_formats::store::{Group, GroupId, Index, Store};
 use nestling_formats::{Level, Plane};
 use nestling_import::{
@@ -161,11 +159,13 @@ impl MemoryPlan {
         let slices_elsewhere = index.groups().iter().filter(sliced).map(|group| {
             sliced_bytes_elsewhere(group, planes_of(index, group, level, allocation), share)
         });
+        let size = |group: &Group| match group.id {
+            GroupId::Expert(id) => Some((id, group_bytes(index, group, level, allocation))),
+            _ => None,
+        };
         let experts = bytes_of(&mut index.groups().iter().filter(owned))
             .saturating_sub(slices_elsewhere.sum())
-            .saturating_add(replica_bytes(index, &placement, &|group| {
-                group_bytes(index, group, level, allocation)
-            }));
+            .saturating_add(placement.replica_bytes(index.groups().iter().filter_map(size)));
         let weights = |group: &&Group| !matches!(group.id, GroupId::Asset { .. });
         let dense = |group: &&Group| weights(group) && !is_expert(group);
         let widened = index.groups().iter().map(float_bytes::widened).sum::<u64>();
@@ -396,25 +396,6 @@ impl SessionMemory {
         let scratch_bytes = scratch_bytes(config, options.expert_division, rows_max as u64, share);
         Self { context_length, kv_pages, states, kv_bytes, scratch_bytes, rows_max }
     }
-}
-
-/// Returns the maximum bytes of a rank's replicas, whichever experts these are: they move while the model runs.
-fn replica_bytes(index: &Index, placement: &Placement, bytes_of: &dyn Fn(&Group) -> u64) -> u64 {
-    let mut layers: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
-    for group in index.groups() {
-        if let GroupId::Expert(id) = group.id
-            && placement.replicas_max() > 0
-            && !placement.owns(id.layer, id.expert)
-        {
-            layers.entry(id.layer).or_default().push(bytes_of(group));
-        }
-    }
-    let largest = layers.into_values().flat_map(|mut bytes| {
-        bytes.sort_unstable_by(|a, b| b.cmp(a));
-        bytes.truncate(placement.replicas_max());
-        bytes
-    });
-    largest.fold(0, u64::saturating_add)
 }
 
 fn kv_bytes(config: &ModelConfig, dtype: KvDtype, pages: usize) -> u64 {

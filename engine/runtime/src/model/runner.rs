@@ -6,22 +6,23 @@ use nestling_formats::memory::try_with_capacity;
 use nestling_import::{ContextLimit, FeedForward, ModelConfig, TokenMixer};
 
 use super::activations::Activations;
+use super::divided::check_division;
 use super::layer::Step;
 use super::memory::{LayerMemory, MemoryShape};
 use super::needs::model_needs;
-use super::replicas::{ReplicaMoves, check_residence};
 use super::resume::forward;
 use super::rope::{RopeAngles, rope_kinds};
 use super::weights::{Loader, Progress, Weights};
-use nestling_core::backend::Backend;
+use nestling_core::backend::{Backend, FeedForward as FeedForwardWeights};
 use nestling_core::batch::{Batch, StepOutputKind, StepRows};
 use nestling_core::cancel::CancelToken;
 use nestling_core::driver::block_on;
 use nestling_core::error::EngineError;
 use nestling_core::group::ExpertDivision;
 use nestling_core::kv_cache::{KvDtype, KvShape, PageId, pages_for};
+use nestling_core::placement::MovableReplicas;
 use nestling_core::recurrent::{STATES_PER_SEQUENCE, StateId, StateShape};
-use nestling_core::replicas::MovableReplicas;
+use nestling_core::replicas::{Replicas, check_streamed};
 use nestling_core::routing_trace::TraceStep;
 use nestling_core::runner::{
     ModelRunner, PromptSteps, RunnerLimits, SequenceFailure, StepFuture, StepOutput, StepStats,
@@ -80,13 +81,17 @@ impl Default for RunnerOptions {
     }
 }
 
+/// Replicas that were loaded and are not in force yet: the set, and its experts with their layers and numbers.
+type PreparedReplicas<B> = (Replicas, Vec<(u32, u32, FeedForwardWeights<B>)>);
+
 /// A model on a device.
 pub struct Runner<B: Backend> {
     pub(super) backend: B,
     pub(super) source: Arc<dyn ExpertSource>,
     weights: Weights<B>,
     pub(super) experts: ExpertCache<B>,
-    pub(super) replica_moves: ReplicaMoves<B>,
+    pub(super) options: RunnerOptions,
+    pub(super) prepared: Option<PreparedReplicas<B>>,
     activations: Activations<B>,
     memory: Vec<LayerMemory<B>>, // [layers]
     /// Bytes of a page, for each layer with pages.
@@ -94,7 +99,6 @@ pub struct Runner<B: Backend> {
     angles: Vec<RopeAngles>,
     limits: RunnerLimits,
     scratch: StepScratch<B>,
-    recorder: Option<Arc<Recorder>>,
     /// Routing of the next step, if it is replayed.
     replayed: Option<TraceStep>,
 }
@@ -141,8 +145,9 @@ impl<B: Backend> Runner<B> {
         let config = source.config();
         let rows_max = options.rows_max.clamp(1, backend.limits().rows_max.max(1));
         check_limits(config, &backend)?;
-        let share = backend.share();
-        check_residence(options, share, config)?;
+        let (share, streaming) = (backend.share(), options.streaming.as_ref());
+        check_division(options.expert_division, share, streaming, config)?;
+        check_streamed(options.expert_replicas, share, streaming.is_some())?;
         let context_max = context_max(options, config);
         let pages = options.kv_pages.unwrap_or(pages_for(context_max));
         let state_bytes = StateShape::model_state_bytes(config);
@@ -193,20 +198,19 @@ impl<B: Backend> Runner<B> {
         let sensitivities = Arc::new(source.sensitivities());
         experts.set_level_router(Arc::new(ThresholdRule::new(sensitivities)));
         experts.set_recorder(options.recorder.clone());
-        let scratch = StepScratch::default();
         Ok(Self {
             backend,
             source,
             weights,
             experts,
-            replica_moves: ReplicaMoves::new(options),
+            options: options.clone(),
+            prepared: None,
             activations,
             memory,
             page_bytes,
             angles,
             limits,
-            scratch,
-            recorder: options.recorder.clone(),
+            scratch: StepScratch::default(),
             replayed: None,
         })
     }
@@ -266,7 +270,7 @@ impl<B: Backend> Runner<B> {
         output.hidden.clear();
         output.vocab_size = vocab_size;
         let replayed = self.replayed.take();
-        let start_ns = self.recorder.as_ref().map(|recorder| recorder.now_ns());
+        let start_ns = self.options.recorder.as_ref().map(|recorder| recorder.now_ns());
         self.experts.begin_step()?;
         let step = Step {
             rows,
@@ -287,7 +291,7 @@ impl<B: Backend> Runner<B> {
         let computed = forward(&self.weights, &mut self.experts, eps, encoder, step).await;
         stats.streaming = self.experts.take_stats();
         stats.device = self.backend.take_counters();
-        if let (Some(recorder), Some(start_ns)) = (&self.recorder, start_ns) {
+        if let (Some(recorder), Some(start_ns)) = (&self.options.recorder, start_ns) {
             let (rows, end_ns) = (batch.rows.len(), recorder.now_ns());
             recorder.add_step(StepRecord { rows, start_ns, end_ns, streaming: stats.streaming });
         }
