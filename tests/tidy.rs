@@ -150,7 +150,7 @@ fn dependencies_run_one_way() {
         ("engine/text/Cargo.toml", &["template"]),
         (
             "engine/runtime/Cargo.toml",
-            &["formats", "import", "core", "cpu", "levels", "experts", "text"],
+            &["formats", "import", "math", "core", "cpu", "levels", "experts", "text"],
         ),
         ("engine/guide/Cargo.toml", &["text", "runtime"]),
         (

@@ -44,6 +44,9 @@ fn explained(error: &EngineError) -> Failure {
         EngineError::SlicesStreamed { .. } => {
             failure.advise("give --experts-over-ranks whole, raise --memory, or lower --level")
         }
+        EngineError::ReplicasStreamed { .. } => {
+            failure.advise("lower --expert-replicas, raise --memory, or lower --level")
+        }
         EngineError::EmptyPrompt => failure.advise("give a prompt with -p or on standard input"),
         EngineError::NotAModel { .. } | EngineError::Unreadable { .. } => failure.advise(
             "name a .nest store, a GGUF file or a Hugging Face checkpoint folder, or leave -m out to \

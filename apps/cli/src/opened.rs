@@ -1,6 +1,6 @@
 //! Opens the model that the command line names.
 
-use crate::args::{KvTypeArg, LoadModeArg, ModelArgs, ResourceArgs};
+use crate::args::{KvTypeArg, LoadModeArg, ModelArgs, RanksArg, ResourceArgs};
 use crate::background::{self, Background};
 use crate::bytes::ByteSize;
 use crate::console::Console;
@@ -16,7 +16,7 @@ use crate::progress::Progress;
 use crate::speed::{best_threads, read_options};
 use crate::stores::open_store_for;
 use crate::words::context_note;
-use crate::{demo, hub, in_place, located, mapped, warnings};
+use crate::{demo, hub, in_place, located, mapped, processes, warnings};
 use nestling::engine::allocation::AllocationSummary;
 use nestling::engine::record::Recorder;
 use nestling::engine::{
@@ -100,7 +100,10 @@ pub fn open_at(
     let LocatedModel { mut path, is_bundled, level } = located;
     warnings::of_options(model, resources, &path, console);
     let mut devices = ModelDevices::open(&resources.device, resources.ranks, console)?;
-    let page_store = page_store(resources)?;
+    // A page store has one writer, and the pages of rank 0 are those of all ranks.
+    let is_lead = resources.ranks != RanksArg::Mpi
+        || processes::join_as_lead().map_err(|error| explain(&error))?;
+    let page_store = if is_lead { page_store(resources)? } else { None };
     let mut options = ModelOptions { recorder, page_store, ..model_options(model, resources) };
     options.level = options.level.or(level);
     let in_place = in_place::is_wanted(&path, &model.calibration);
@@ -261,6 +264,7 @@ pub fn model_options(model: &ModelArgs, resources: &ResourceArgs) -> ModelOption
         host_experts: resources.host.host_experts.into(),
         expert_division: resources.experts.into(),
         kv_division: resources.kv.of_ranks(resources.ranks),
+        expert_replicas: resources.experts.expert_replicas,
         residence: if model.lazy { Residence::Lazy } else { Residence::Auto },
         ..ModelOptions::default()
     }

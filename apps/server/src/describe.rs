@@ -78,6 +78,7 @@ pub(crate) fn status(served: &ServedModel) -> Value {
         "experts": experts(&status),
         "last_step": { "rows": step.rows, "sequences": step.sequences, "seconds": step.seconds },
         "gap_in_force_seconds": status.gap_in_force,
+        "ranks_replaced": status.ranks_replaced,
         "idle_sessions": served.idle.count(),
         "requests_free": served.requests.available_permits(),
         "memory": memory(served),

@@ -210,6 +210,8 @@ fn engine(out: &mut String, model: &Model) {
     labelled(out, "kv_pages", "state", by_state);
     counter(out, "preemptions_total", "Answers that lost their pages.", status.preemptions);
     counter(out, "steps_total", "Steps computed.", status.steps);
+    let help = "Ranks that were lost and replaced.";
+    counter(out, "ranks_replaced_total", help, status.ranks_replaced);
     let help = "Tokens of prompts in whole pages that were looked for among those computed before.";
     counter(out, "prefix_tokens_asked_total", help, prefixes.asked_tokens);
     counter(out, "prefix_tokens_found_total", "Of these, found.", prefixes.found_tokens);

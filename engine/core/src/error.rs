@@ -261,6 +261,15 @@ pub enum EngineError {
         /// Number of layers with experts.
         layers: usize,
     },
+    /// Replicas of experts on ranks cannot be streamed.
+    #[error(
+        "replicas of experts are held in memory, and there is too little for {replicas} of each layer beside a rank's own \
+         experts, which would be streamed; request fewer replicas, or give each rank memory for them"
+    )]
+    ReplicasStreamed {
+        /// Requested replicas of each layer.
+        replicas: usize,
+    },
     /// Another rank of the model failed or was lost.
     #[error(transparent)]
     Rank(#[from] RankError),
@@ -339,6 +348,7 @@ impl EngineError {
             | Self::Budget(_)
             | Self::MemoryTooSmall(_)
             | Self::SlicesStreamed { .. }
+            | Self::ReplicasStreamed { .. }
             | Self::WeightBudget { .. }
             | Self::ExpertBudget { .. }
             | Self::MemoryHeld { .. }

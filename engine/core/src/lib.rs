@@ -28,7 +28,7 @@
 //! | levels of the rows | [`LevelPolicy`], [`DualPolicy`], [`Threshold`], [`LevelMode`] |
 //! | KV cache and recurrent states | [`kv_cache`], [`KvDtype`], [`recurrent`] |
 //! | weights in memory | [`weights`], [`ActivationMode`], [`arena`] |
-//! | ranks of one model | [`group::Group`], [`group::RankShare`] |
+//! | ranks of one model | [`group::Group`], [`group::RankShare`], [`placement::Placement`], [`replicas::Replicas`] |
 //! | scheduling | [`schedule::Scheduler`], [`schedule::admit`] |
 //! | records of expert use | [`RoutingRecorder`], [`routing_trace::RoutingTrace`], [`StreamStats`] |
 
@@ -52,10 +52,12 @@ mod keyed_places;
 pub mod kv_cache;
 pub mod kv_heads;
 pub mod level_policy;
+pub mod placement;
 pub mod rank_bytes;
 mod rank_error;
 pub mod recurrent;
 pub mod recycle;
+pub mod replicas;
 pub mod routing_recorder;
 pub mod routing_trace;
 pub mod runner;

@@ -15,6 +15,7 @@ use crate::driver::block_on;
 use crate::error::EngineError;
 use crate::expert_memory::ExpertMemory;
 use crate::kv_cache::PageId;
+use crate::placement::MovableReplicas;
 use crate::recurrent::StateId;
 use crate::routing_recorder::RoutingRecorder;
 use crate::stream_stats::StreamStats;
@@ -84,6 +85,8 @@ pub struct StepStats {
     pub streaming: StreamStats,
     /// Counters of work submitted to the device.
     pub device: BackendCounters,
+    /// Number of lost ranks that were replaced since the last successful step.
+    pub ranks_replaced: u64,
 }
 
 impl StepStats {
@@ -167,6 +170,11 @@ pub trait ModelRunner: Send {
 
     /// Returns the recorder of routing, or `None` if the model has no experts.
     fn routing_recorder(&self) -> Option<Arc<RoutingRecorder>> {
+        None
+    }
+
+    /// Returns the replicas of experts, if this runner is a rank that holds some or may hold some later.
+    fn replicas(&mut self) -> Option<&mut dyn MovableReplicas> {
         None
     }
 

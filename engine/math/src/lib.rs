@@ -1,8 +1,8 @@
-//! Float arithmetic of the CPU backend.
+//! Float arithmetic of the forward pass and of the CPU backend.
 //!
 //! [`math`] defines each operation once, with the same bits on every machine and instruction set. [`vector`] has
 //! sixteen floats of an instruction set, for kernels that need their registers. [`fused`] multiplies and adds with
-//! one rounding everywhere.
+//! one rounding everywhere. [`rope`] computes rotary angles.
 //!
 //! ```
 //! use nestling_math::math::{dot, silu};
@@ -13,4 +13,5 @@
 
 pub mod fused;
 pub mod math;
+pub mod rope;
 pub mod vector;

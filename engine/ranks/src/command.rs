@@ -5,6 +5,7 @@ use nestling_core::error::EngineError;
 use nestling_core::group::{Group, RankError};
 use nestling_core::kv_cache::PageId;
 use nestling_core::recurrent::StateId;
+use nestling_core::replicas::Replicas;
 use nestling_core::runner::{ModelRunner, StepStats};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -42,6 +43,10 @@ pub enum Command {
         state: StateId,
         bytes: Vec<u8>,
     },
+    /// Loads the replicas of experts that all ranks hold from the next step on.
+    Replicate(Replicas),
+    /// Repeats the replicas in force for ranks that lack them.
+    RestoreReplicas(Replicas),
     /// The model is closed.
     Close,
 }

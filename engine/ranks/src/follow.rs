@@ -6,6 +6,7 @@ use nestling_core::group::Group;
 use nestling_core::runner::{ModelRunner, StepStats};
 
 use crate::command::{Command, Order, Report, Settled, decode, gather_page, settle};
+use crate::mover::{adopt, finish, prepare};
 
 /// Carries out the commands of rank 0 until it closes the model. Errors of single commands are reported to rank 0 and
 /// leave the loop running.
@@ -20,12 +21,16 @@ pub fn follow(runner: &mut dyn ModelRunner, group: &dyn Group) -> Result<(), Eng
         if matches!(order.command, Command::Close) {
             return Ok(());
         }
+        let moves = matches!(order.command, Command::Replicate(_));
         let result = carry_out(runner, group.share().rank, order.command);
         // Default: resident experts are not counted.
         let expert_bytes = runner.expert_memory().map_or(0, |memory| memory.used_bytes());
         // Rank 0 returns the error of a failed command.
         let settled: Settled<_, Report> =
             settle(group, result, |done| Report { stats: done.stats, expert_bytes })?;
+        if moves {
+            finish(runner, settled.is_ok());
+        }
         if let Ok((CommandResult { page: Some(part), .. }, _)) = settled {
             gather_page(group, part)?;
         }
@@ -70,6 +75,8 @@ fn carry_out(
         Command::RestoreState { ranks, state, bytes } if ranks.contains(&rank) => {
             runner.write_state(state, &bytes).map(done)
         }
+        Command::Replicate(replicas) => prepare(runner, &replicas).map(done),
+        Command::RestoreReplicas(replicas) => adopt(runner, &replicas).map(done),
         Command::RestorePage { .. } | Command::RestoreState { .. } => Ok(CommandResult::default()),
         Command::Close => Ok(CommandResult::default()),
     }

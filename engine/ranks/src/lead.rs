@@ -1,5 +1,6 @@
 //! The runner of rank 0, which the step loop calls as if there were no other ranks.
 
+use std::mem;
 use std::sync::Arc;
 
 use nestling_core::batch::Batch;
@@ -9,12 +10,14 @@ use nestling_core::expert_memory::ExpertMemory;
 use nestling_core::group::{Failure, Group, RankError};
 use nestling_core::kv_cache::PageId;
 use nestling_core::recurrent::StateId;
+use nestling_core::replicas::Replicas;
 use nestling_core::routing_recorder::RoutingRecorder;
 use nestling_core::runner::{ModelRunner, RunnerLimits, StepFuture, StepOutput};
 use nestling_formats::Invariant;
 use nestling_import::ModelConfig;
 
 use crate::command::{Command, Order, Report, encode, gather_page, settle};
+use crate::mover::{ReplicaMover, adopt, finish, prepare};
 use crate::rank_thread::FollowerThread;
 use crate::recovery::{Loss, Recovery};
 use crate::written::WrittenMemory;
@@ -37,6 +40,9 @@ pub struct LeadRunner {
     /// command has not ended yet.
     expert_share: Option<u64>,
     ordered_share: Option<u64>,
+    mover: ReplicaMover,
+    /// Number of replaced ranks that no step has reported yet.
+    replaced: u64,
 }
 
 impl LeadRunner {
@@ -54,6 +60,8 @@ impl LeadRunner {
             written: WrittenMemory::default(),
             expert_share: None,
             ordered_share: None,
+            mover: ReplicaMover::default(),
+            replaced: 0,
         }
     }
 
@@ -155,15 +163,69 @@ impl LeadRunner {
         pages.join(&parts)
     }
 
+    /// Returns the experts of which every rank holds a replica, or `None` if the ranks hold none and have no memory for any.
+    pub fn current_replicas(&mut self) -> Option<&Replicas> {
+        self.runner.replicas().map(|own| own.placement().replicas())
+    }
+
+    /// Exchanges the experts of which every rank holds a replica. All ranks use the new set from the next step on, or all
+    /// keep the old one; a set that lacks some of its experts may be in force if loading them failed.
+    ///
+    /// # Errors
+    /// Fails if the ranks hold no replicas, or the set has unknown experts or more of a layer than the ranks have memory
+    /// for. Fails with the error of a rank that cannot load an expert, or with [`EngineError::Rank`] if one was lost.
+    pub fn move_replicas(&mut self, replicas: &Replicas) -> Result<(), EngineError> {
+        // Default: a runner without replicas refuses the set.
+        let current = self.current_replicas().cloned().unwrap_or_default();
+        // Replicas that leave are released before others are loaded.
+        let kept = current.shared_with(replicas);
+        if kept != current {
+            self.replicate(&kept)?;
+        }
+        self.replicate(replicas)
+    }
+
+    fn replicate(&mut self, replicas: &Replicas) -> Result<(), EngineError> {
+        loop {
+            match self.replicate_once(replicas) {
+                Ok(()) => return Ok(()),
+                Err(error) => self.recover(error)?,
+            }
+        }
+    }
+
+    fn replicate_once(&mut self, replicas: &Replicas) -> Result<(), EngineError> {
+        self.order(Command::Replicate(replicas.clone()))?;
+        let prepared = prepare(&mut *self.runner, replicas);
+        let expert_bytes = self.expert_bytes();
+        let settled = self.settle(prepared, |()| Report { expert_bytes, ..Report::default() });
+        finish(&mut *self.runner, settled.is_ok());
+        settled.map(|_| ())
+    }
+
+    /// Moves replicas between two steps if others are used more.
+    fn move_by_use(&mut self) {
+        let better = self.runner.replicas().and_then(|own| self.mover.after_step(own.placement()));
+        // Default: no choice is due, or the set in force is good.
+        let Some(better) = better else { return };
+        if let Err(error) = self.move_replicas(&better) {
+            // The ranks still agree on a set, or the next call fails as well.
+            self.mover.stop();
+            tracing::warn!("replicas of experts are not moved any more: {error}");
+        }
+    }
+
     /// Computes a step, and repeats it after the loss of a rank.
     async fn run(
         &mut self,
         batch: &Batch,
         cancel: &CancelToken,
     ) -> Result<StepOutput, EngineError> {
+        self.move_by_use();
         loop {
             match self.run_once(batch, cancel).await {
-                Ok(output) => {
+                Ok(mut output) => {
+                    output.stats.ranks_replaced = mem::take(&mut self.replaced);
                     let has_states = self.runner.limits().states > 0;
                     self.written.mark_step(batch, has_states);
                     return Ok(output);
@@ -228,6 +290,7 @@ impl LeadRunner {
         match restored {
             Ok(()) => {
                 recovery.unrestored.clear();
+                self.replaced += ranks.len() as u64;
                 tracing::warn!("rank {} was lost ({}) and replaced", loss.rank, loss.cause);
                 Ok(())
             }
@@ -239,7 +302,10 @@ impl LeadRunner {
     fn restore_on(&mut self, ranks: &[usize]) -> Result<(), EngineError> {
         // The interrupted call repeats its own budget.
         let interrupted = self.ordered_share.take();
-        let restored = self.restore_share().and_then(|()| self.restore_contents(ranks));
+        let restored = self
+            .restore_share()
+            .and_then(|()| self.restore_replicas())
+            .and_then(|()| self.restore_contents(ranks));
         self.ordered_share = interrupted;
         restored
     }
@@ -251,6 +317,14 @@ impl LeadRunner {
         }
         self.ordered_share = self.expert_share;
         self.on_all_once(Command::ChangeExpertMemory, &|runner| runner.change_expert_memory())
+    }
+
+    /// Sets the replicas that are in force, also on remaining ranks, which may have missed the last agreement.
+    fn restore_replicas(&mut self) -> Result<(), EngineError> {
+        // Default: a model without replicas has none to restore.
+        let Some(replicas) = self.current_replicas().cloned() else { return Ok(()) };
+        let command = Command::RestoreReplicas(replicas.clone());
+        self.on_all_once(command, &|runner| adopt(runner, &replicas))
     }
 
     fn restore_contents(&mut self, ranks: &[usize]) -> Result<(), EngineError> {

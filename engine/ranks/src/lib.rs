@@ -39,6 +39,7 @@
 mod command;
 mod follow;
 mod lead;
+mod mover;
 #[cfg(feature = "mpi")]
 pub mod mpi;
 mod open;

@@ -15,7 +15,7 @@ use crate::lead::LeadRunner;
 use crate::open::{agree, cpu, threads_of};
 
 /// Opens this process's share of a model that all processes of a group hold, on the CPU, with rank 0's division of
-/// experts, keys and values. Returns the model on rank 0. On other ranks, returns `None` once rank 0 has closed it.
+/// experts, keys and values, and its replicas. Returns the model on rank 0. On other ranks, returns `None` once rank 0 has closed it.
 ///
 /// # Errors
 /// Fails as [`Model::open_source`] does for any rank, or with [`EngineError::Rank`] if a rank was lost.
@@ -48,9 +48,11 @@ pub fn open_process_on<B: Backend + 'static>(
     progress: &mut dyn FnMut(OpenProgress),
     cancel: &CancelToken,
 ) -> Result<Option<Model>, EngineError> {
-    let of_lead = encode(&(options.expert_division, options.kv_division))?;
-    let (expert_division, kv_division) = decode(0, &group.broadcast(&of_lead)?)?;
-    let options = &ModelOptions { expert_division, kv_division, ..options.clone() };
+    let of_lead = (options.expert_division, options.kv_division, options.expert_replicas);
+    let of_lead = decode(0, &group.broadcast(&encode(&of_lead)?)?)?;
+    let (expert_division, kv_division, expert_replicas) = of_lead;
+    let options =
+        &ModelOptions { expert_division, kv_division, expert_replicas, ..options.clone() };
     let opened = backend(&group)
         .and_then(|own| ModelParts::open(own, engine, source, options, progress, cancel));
     let (mut parts, _) = agree(&*group, opened)?;

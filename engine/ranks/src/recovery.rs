@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nestling_core::budget::{Budget, BudgetExceeded, Purpose, Reservation};
-use nestling_core::error::EngineError;
+use nestling_core::error::{EngineError, ErrorClass};
 use nestling_core::group::{Failure, Group, LossCause, RankError};
 use nestling_core::sync::whole;
 
@@ -111,6 +111,12 @@ impl Recovery {
         let Loss { rank, cause } = loss;
         self.threads.clear();
         tracing::warn!("rank {rank} was lost ({cause}) and cannot be replaced: {}", failure.reason);
+        // No fault of a request.
+        let class = match failure.class {
+            ErrorClass::Caller | ErrorClass::Busy | ErrorClass::Stopped => ErrorClass::Broken,
+            class => class,
+        };
+        let failure = Failure { class, ..failure };
         let given_up = RankError::NotReplaced { rank, cause, failure };
         self.given_up.insert(given_up).clone().into()
     }

@@ -32,9 +32,17 @@ pub fn open_on_workers(
     let free = engine.budget().total_bytes().map(|_| engine.budget().available_bytes());
     let share = free.map(|free| free / group.share().ranks as u64);
     let own_limit = share.into_iter().chain(options.memory_limit).min();
-    let of_lead = encode(&(own_limit, options.expert_division, options.kv_division))?;
-    let (memory_limit, expert_division, kv_division) = decode(0, &group.broadcast(&of_lead)?)?;
-    let options = ModelOptions { memory_limit, expert_division, kv_division, ..options.clone() };
+    let divisions = (options.expert_division, options.kv_division, options.expert_replicas);
+    let (memory_limit, divisions) =
+        decode(0, &group.broadcast(&encode(&(own_limit, divisions))?)?)?;
+    let (expert_division, kv_division, expert_replicas) = divisions;
+    let options = ModelOptions {
+        memory_limit,
+        expert_division,
+        kv_division,
+        expert_replicas,
+        ..options.clone()
+    };
     // A worker has no thread that could report that it is alive.
     let mut alive = |done: OpenProgress| {
         group.beat();

@@ -469,6 +469,7 @@ fn open_runner<B: Backend>(
         context_max: Some(plan.context_length),
         expert_division: options.expert_division,
         kv_division: options.kv_division,
+        expert_replicas: options.expert_replicas,
         recorder: options.recorder.clone(),
         streaming: match plan.residence {
             PlannedResidence::Resident => None,

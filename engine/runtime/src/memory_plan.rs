@@ -142,14 +142,14 @@ impl MemoryPlan {
         available: Option<u64>,
         share: RankShare,
     ) -> Result<Self, EngineError> {
-        let is_expert = |group: &&Group| matches!(group.id, GroupId::Expert(_));
         let bytes_of = |groups: &mut dyn Iterator<Item = &Group>| {
             groups.map(|group| group_bytes(index, group, level, allocation)).sum::<u64>()
         };
         let placement = Placement::of_index(index, config, share);
         let placement = placement.divided(options.expert_division, config);
-        let held = |group: &&Group| match group.id {
-            GroupId::Expert(id) => placement.holds(id.layer, id.expert),
+        let placement = placement.replicated(options.expert_replicas, config);
+        let owned = |group: &&Group| match group.id {
+            GroupId::Expert(id) => placement.owns(id.layer, id.expert),
             _ => false,
         };
         let sliced = |group: &&Group| match group.id {
@@ -159,10 +159,15 @@ impl MemoryPlan {
         let slices_elsewhere = index.groups().iter().filter(sliced).map(|group| {
             sliced_bytes_elsewhere(group, planes_of(index, group, level, allocation), share)
         });
-        let experts = bytes_of(&mut index.groups().iter().filter(held))
-            .saturating_sub(slices_elsewhere.sum());
+        let size = |group: &Group| match group.id {
+            GroupId::Expert(id) => Some((id, group_bytes(index, group, level, allocation))),
+            _ => None,
+        };
+        let experts = bytes_of(&mut index.groups().iter().filter(owned))
+            .saturating_sub(slices_elsewhere.sum())
+            .saturating_add(placement.replica_bytes(index.groups().iter().filter_map(size)));
         let weights = |group: &&Group| !matches!(group.id, GroupId::Asset { .. });
-        let dense = |group: &&Group| weights(group) && !is_expert(group);
+        let dense = |group: &&Group| weights(group) && !matches!(group.id, GroupId::Expert(_));
         let widened = index.groups().iter().map(float_bytes::widened).sum::<u64>();
         let divided = DenseDivision { config, kv: options.kv_division, share };
         let elsewhere = divided.bytes_elsewhere(index, level);

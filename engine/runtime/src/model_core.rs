@@ -253,6 +253,7 @@ impl ModelCore {
         let mut service = whole(self.service.lock());
         service.steps += 1;
         service.rows += step.rows as u64;
+        service.ranks_replaced += stats.ranks_replaced;
         service.experts.add(&stats.expert_uses, &stats.streaming);
         (service.last_step, service.gap_in_force) = (step, gap_in_force);
     }

@@ -147,6 +147,9 @@ pub struct ModelOptions {
     /// Division of keys and values, and of the attention that reads them, if the model is opened over ranks. With
     /// [`KvDivision::ByHeads`], a lost rank is not replaced. Never changes a result.
     pub kv_division: KvDivision,
+    /// Maximum experts of each layer that every rank holds if the model is opened over ranks: the most frequent ones by
+    /// calibration, and later by use. All experts must be in memory then. Never changes a result.
+    pub expert_replicas: usize,
     /// Options for reading planes of streamed experts. Never changes a result.
     pub reads: ReadOptions,
     /// Recorder of events inside the model. Never changes a result.
@@ -182,6 +185,7 @@ impl Default for ModelOptions {
             residence: Residence::default(),
             expert_division: ExpertDivision::default(),
             kv_division: KvDivision::default(),
+            expert_replicas: 0,
             reads: ReadOptions::default(),
             recorder: None,
             prefetch: Prefetch::default(),

@@ -39,6 +39,8 @@ pub struct ServiceStatus {
     /// [`crate::EngineOptions::gap_target`], or the duration of the shortest step with a prompt chunk if that
     /// is longer.
     pub gap_in_force: f64,
+    /// Number of lost ranks that were replaced.
+    pub ranks_replaced: u64,
 }
 
 /// KV pages by use.
@@ -143,6 +145,7 @@ impl ServiceStatus {
         if other.last_step.seconds >= self.last_step.seconds {
             self.last_step = other.last_step;
         }
+        self.ranks_replaced += other.ranks_replaced;
         self.gap_in_force = self.gap_in_force.max(other.gap_in_force);
     }
 }

@@ -164,6 +164,12 @@ pub struct ExpertDivisionArgs {
     #[arg(long, value_enum, value_name = "DIVISION", default_value_t = ExpertDivisionArg::Whole)]
     #[arg(env = "NESTLING_EXPERTS_OVER_RANKS")]
     pub experts_over_ranks: ExpertDivisionArg,
+
+    /// Number of frequent experts of each layer that every rank holds, if experts are whole and in memory. The output is the
+    /// same
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(env = "NESTLING_EXPERT_REPLICAS")]
+    pub expert_replicas: usize,
 }
 
 /// Division of the experts over ranks.

@@ -112,6 +112,7 @@ impl ArmOptions {
             rows_max: self.rows_max,
             expert_division: self.opening.expert_division,
             kv_division: self.opening.kv_division,
+            expert_replicas: self.opening.expert_replicas,
             ..ModelOptions::default()
         };
         let budget = self.memory_budget.map(|bytes| bytes / share.ranks as u64);
@@ -376,6 +377,7 @@ impl Loading {
             streaming,
             expert_division: options.opening.expert_division,
             kv_division: options.opening.kv_division,
+            expert_replicas: options.opening.expert_replicas,
             ..RunnerOptions::default()
         })
     }

@@ -48,6 +48,8 @@ pub struct Opening {
     pub expert_division: ExpertDivision,
     /// Division of keys and values over the ranks.
     pub kv_division: KvDivision,
+    /// Number of experts of each layer that every rank holds.
+    pub expert_replicas: usize,
 }
 
 impl Opening {
@@ -196,6 +198,7 @@ fn combined(
                     ranks,
                     expert_division: args.run.experts.into(),
                     kv_division: args.run.kv.of_threads(),
+                    expert_replicas: args.run.experts.expert_replicas,
                 }));
             }
         }

@@ -162,15 +162,17 @@ impl Record<'_> {
         ]
     }
 
-    /// Returns the number of ranks, and for several the divisions and the messages of rank 0 per token.
-    fn rank_fields(&self) -> [(&'static str, Value); 5] {
+    /// Returns the number of ranks, and for several what each holds and the messages of rank 0 per token.
+    fn rank_fields(&self) -> [(&'static str, Value); 6] {
         let of_ranks = (self.opening.ranks > 1).then_some(&self.opening);
         let division = of_ranks.map(|opening| opening.expert_division);
         let kv = of_ranks.map(|opening| opening.kv_division);
+        let replicas = of_ranks.map(|opening| opening.expert_replicas);
         [
             ("n_ranks", json!(self.opening.ranks)),
             ("experts_over_ranks", json!(division)),
             ("kv_over_ranks", json!(kv)),
+            ("expert_replicas", json!(replicas)),
             ("exchanges_per_token", json!(self.traffic(|group| group.exchanges))),
             ("rank_sent_bytes_per_token", json!(self.traffic(|group| group.sent_bytes))),
         ]

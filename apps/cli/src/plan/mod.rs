@@ -68,6 +68,7 @@ fn question(args: &PlanArgs, console: &Console) -> Result<Question> {
         context_length: context_length(args.ctx_size),
         expert_division: args.experts.into(),
         kv_division: args.kv.of_threads(),
+        expert_replicas: args.experts.expert_replicas,
         ..ModelOptions::default()
     };
     Question::new(subject, options, budget, gpu, mean_level)

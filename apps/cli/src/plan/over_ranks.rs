@@ -96,6 +96,10 @@ impl<'a> RanksPlan<'a> {
         let (each, free) = (of_ranks(division, budget)?, of_ranks(division, None)?);
         let is_streamed = |plan: &MemoryPlan| plan.residence != PlannedResidence::Resident;
         let layers = config.layers.iter().filter(|layer| layer.is_mixture()).count();
+        let replicas = question.options.expert_replicas;
+        if division == ExpertDivision::Whole && replicas > 0 && each.iter().any(is_streamed) {
+            return Err(explain(&EngineError::ReplicasStreamed { replicas }));
+        }
         if division == ExpertDivision::Sliced && each.iter().any(is_streamed) {
             return Err(explain(&EngineError::SlicesStreamed { layers }));
         }

@@ -11,6 +11,7 @@ mod connections;
 mod described;
 mod failures;
 mod hostile_connections;
+mod lost_ranks;
 mod messages;
 mod models;
 mod ollama;

@@ -65,7 +65,7 @@ pub(super) fn pass_mixer(
     enc.write(hidden, &mut act.x)?;
     let mut values = Vec::new();
     for (kind, rope) in angles.iter().zip(&mut act.ropes) {
-        kind.fill(rows, &mut values);
+        kind.fill(&rows.positions, &mut values);
         enc.write(&values, rope)?;
     }
     enc.rms_norm(&act.x, &weights.attention_norm, eps, Write::Set, &mut act.normed)?;

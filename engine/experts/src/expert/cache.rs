@@ -11,7 +11,7 @@ use nestling_formats::Level;
 
 #[cfg(not(target_family = "wasm"))]
 use super::mapped_checks::MappedChecks;
-use super::routed::{ResidentLayer, RoutedInputs, RoutedLayers};
+use super::routed::{ResidentLayer, RoutedInputs, RoutedLayers, exchange};
 use super::streamed::{LatePlanes, StreamOptions, StreamedExperts};
 use super::{ExpertMemory, ExpertSource, StreamStats};
 use crate::record::{ActivityKind, Recorder};
@@ -21,6 +21,7 @@ use nestling_core::batch::{LevelPolicy, StepRows};
 use nestling_core::error::EngineError;
 use nestling_core::group::RankShare;
 use nestling_core::recycle::recycle;
+use nestling_core::replicas::Replicas;
 use nestling_core::routing_recorder::RoutingRecorder;
 use nestling_core::runner::StepStats;
 use nestling_core::weights::ActivationMode;
@@ -160,6 +161,8 @@ impl<B: Backend> ExpertCache<B> {
     /// Returns an error if device memory is exhausted.
     pub fn enable_device_slots(&mut self, backend: &mut B) -> Result<(), EngineError> {
         self.routed = match &mut self.experts {
+            // A device that looks up experts does not divide the rows of replicas.
+            Experts::Resident(_) if self.placement.replicas_max() > 0 => RoutedLayers::none(),
             Experts::Resident(layers) => RoutedLayers::of(layers, backend)?,
             Experts::Streamed(streamed) => {
                 RoutedLayers::with(streamed.enable_device_slots(backend)?)
@@ -227,6 +230,19 @@ impl<B: Backend> ExpertCache<B> {
                 of_layer.get(id.expert as usize)?.as_ref().map(Arc::clone)
             }
         })
+    }
+
+    /// Returns the placement of the experts.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// Exchanges the replicas of resident experts. `loaded` holds the new ones with their layers and numbers.
+    pub fn set_replicas(&mut self, replicas: Replicas, loaded: Vec<(u32, u32, FeedForward<B>)>) {
+        self.placement.set_replicas(replicas);
+        if let Experts::Resident(layers) = &mut self.experts {
+            exchange(layers, &self.placement, loaded);
+        }
     }
 
     /// Returns the level router of dual routing.
@@ -570,10 +586,10 @@ impl<B: Backend> RequestScratch<B> {
         experts.sort_unstable_by_key(|(expert, used)| (*expert, used.row, used.rank));
     }
 
-    /// Keeps the uses of the experts that this rank holds.
+    /// Keeps the uses that this rank computes.
     fn take_uses(&mut self, layer: usize, placement: &Placement) {
         let layer = layer as u32;
-        self.experts.retain(|(expert, _)| placement.holds(layer, *expert));
+        placement.keep_uses(layer, &mut self.experts);
         self.uses.clear();
         self.uses.extend(self.experts.iter().map(|(_, used)| *used));
     }

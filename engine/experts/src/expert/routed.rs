@@ -9,6 +9,7 @@ use nestling_formats::{ExpertId, Level};
 use nestling_core::backend::{Backend, DeviceRouting, ExpertUse, FeedForward, LevelWeights};
 use nestling_core::batch::{LevelPolicy, StepRows};
 use nestling_core::error::EngineError;
+use nestling_core::placement::Placement;
 use nestling_core::runner::StepStats;
 use nestling_levels::dual::{DualPolicy, LevelMode, LevelRouter, least_weights};
 
@@ -25,7 +26,25 @@ const EXPERT_BITS: u32 = 16;
 /// Resident experts of a layer. `None` for those that another rank holds.
 pub(super) type ResidentLayer<B> = Vec<Option<Arc<FeedForward<B>>>>; // [experts]
 
-type Layers<B> = [ResidentLayer<B>];
+type Layers<B> = [ResidentLayer<B>]; // [layers]
+
+/// Adds loaded replicas, with their layers and numbers, and drops experts that a rank does not hold any more.
+pub(super) fn exchange<B: Backend>(
+    layers: &mut Layers<B>,
+    placement: &Placement,
+    loaded: Vec<(u32, u32, FeedForward<B>)>,
+) {
+    for (layer, expert, weights) in loaded {
+        let layer = layers.get_mut(layer as usize);
+        if let Some(slot) = layer.and_then(|layer| layer.get_mut(expert as usize)) {
+            *slot = Some(Arc::new(weights));
+        }
+    }
+    for (layer, experts) in (0..).zip(layers) {
+        let slots = (0..).zip(experts).filter(|(expert, _)| !placement.holds(layer, *expert));
+        slots.for_each(|(_, slot)| *slot = None);
+    }
+}
 
 /// Expert tables of a device, and the layers it was given in this step.
 pub(super) struct RoutedLayers<B: Backend> {

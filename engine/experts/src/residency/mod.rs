@@ -15,7 +15,6 @@ mod counters;
 mod device_slots;
 mod frequency;
 pub mod order;
-mod placement;
 mod policy;
 mod table;
 #[cfg(test)]
@@ -29,7 +28,7 @@ use nestling_formats::{ExpertId, Plane};
 
 pub use counters::ResidencyCounters;
 pub use frequency::{DecayedFrequency, FrequencyOptions};
-pub use placement::Placement;
+pub use nestling_core::placement::Placement;
 pub use policy::{EvictionPolicy, LeastRecentlyUsed, RetentionGoal, StaticHotSet};
 pub(crate) use table::BOOKS;
 pub use table::{BLOCK_BYTES, ExpertEntry, ExpertTable, PlaneId};

@@ -8,7 +8,7 @@ use nestling_import::ModelConfig;
 use nestling_import::config::FeedForward;
 
 use super::PLANES;
-use super::placement::Placement;
+use super::Placement;
 use nestling_core::error::EngineError;
 
 /// Name of the bookkeeping memory in error messages.

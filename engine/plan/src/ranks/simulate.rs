@@ -1,6 +1,7 @@
 //! Load of ranks under a routing trace, with the engine's placement of experts.
 
 use nestling_core::group::RankShare;
+use nestling_core::replicas::{StepLoads, most_frequent};
 use nestling_core::routing_trace::RoutingTrace;
 use nestling_experts::residency::Placement;
 
@@ -14,7 +15,7 @@ pub enum PlacementRule {
     /// By frequency, as for calibrated stores.
     ByFrequency,
     /// By frequency, with the most frequent experts of each layer on every rank (Hecate's rule for what fits its
-    /// slots). In a step, the least loaded rank computes such an expert. The engine does not implement it.
+    /// slots). In a step, the ranks divide the rows of such an expert by [`StepLoads`].
     Replicated {
         /// Number of experts of each layer that all ranks hold.
         experts: usize,
@@ -49,17 +50,15 @@ pub fn simulate_ranks(
         for step in measured {
             step.layers[layer].ids.iter().for_each(|id| frequencies[*id as usize] += 1.0);
         }
-        let mut replicated: Vec<usize> = (0..frequencies.len()).collect();
-        replicated.sort_by(|a, b| frequencies[*b].total_cmp(&frequencies[*a]).then(a.cmp(b)));
-        replicated.truncate(match rule {
-            PlacementRule::Replicated { experts } => experts,
-            PlacementRule::InTurn | PlacementRule::ByFrequency => 0,
-        });
+        let replicated = match rule {
+            PlacementRule::Replicated { experts } => most_frequent(&frequencies, experts),
+            PlacementRule::InTurn | PlacementRule::ByFrequency => Vec::new(),
+        };
         // The others are placed as if these were not used.
-        replicated.iter().for_each(|expert| frequencies[*expert] = 0.0);
+        replicated.iter().for_each(|expert| frequencies[*expert as usize] = 0.0);
         let mut holders = holders_of(rule, layer, &frequencies, ranks);
-        replicated.iter().for_each(|expert| holders[*expert] = None);
-        let mut load = LayerLoad::new(ranks, frequencies.len());
+        replicated.iter().for_each(|expert| holders[*expert as usize] = None);
+        let mut load = LayerLoad::new(ranks, layer, frequencies.len());
         for position in 0..length {
             let rows = (0..sessions).map(|session| session * length + position);
             load.step(rows.flat_map(|row| &simulated[row].layers[layer].ids), &holders);
@@ -94,6 +93,7 @@ fn holders_of(
 /// Load of one layer.
 struct LayerLoad {
     ranks: usize,
+    layer: usize,
     steps: u64,
     busiest: u64,
     busiest_rows: u64,
@@ -105,9 +105,9 @@ struct LayerLoad {
 }
 
 impl LayerLoad {
-    fn new(ranks: usize, experts: usize) -> Self {
+    fn new(ranks: usize, layer: usize, experts: usize) -> Self {
         let (rows, uses) = (vec![0; ranks], vec![0; experts]);
-        Self { ranks, steps: 0, busiest: 0, busiest_rows: 0, distinct: 0, rows, uses }
+        Self { ranks, layer, steps: 0, busiest: 0, busiest_rows: 0, distinct: 0, rows, uses }
     }
 
     /// Adds a step. `holders` has no rank for an expert that all ranks hold.
@@ -116,18 +116,22 @@ impl LayerLoad {
         ids.for_each(|id| self.uses[*id as usize] += 1);
         let used = || self.uses.iter().zip(holders).filter(|(rows, _)| **rows > 0);
         let mut loads = vec![(0u64, 0u64); self.ranks];
+        let uses = (0..).zip(&self.uses).map(|(expert, rows): (usize, _)| expert * *rows as usize);
+        let mut step = StepLoads::new(self.ranks, self.layer + uses.sum::<usize>());
         for (rows, rank) in used().filter_map(|(rows, rank)| Some((rows, (*rank)?))) {
+            step.add(rank, *rows as usize);
             loads[rank].0 += 1;
             loads[rank].1 += rows;
         }
-        // Steps begin at different ranks, so that no rank is the first among equals in all of them.
-        let first = self.steps as usize % self.ranks;
-        for (rows, _) in used().filter(|(_, rank)| rank.is_none()) {
-            let turn = (first..self.ranks).chain(0..first);
-            // Default: a group has a rank.
-            let least = turn.min_by_key(|rank| loads[*rank]).unwrap_or(0);
-            loads[least].0 += 1;
-            loads[least].1 += rows;
+        let mut replicated: Vec<u64> =
+            used().filter(|(_, rank)| rank.is_none()).map(|(rows, _)| *rows).collect();
+        replicated.sort_unstable_by(|a, b| b.cmp(a));
+        for rows in replicated {
+            let parts = step.divide(rows as usize);
+            for (load, rows) in loads.iter_mut().zip(parts).filter(|(_, rows)| *rows > 0) {
+                load.0 += 1;
+                load.1 += rows as u64;
+            }
         }
         self.steps += 1;
         self.distinct += loads.iter().map(|load| load.0).sum::<u64>();

@@ -59,6 +59,10 @@ impl Ranks {
         self.lead.as_mut().unwrap()
     }
 
+    pub fn own(&mut self) -> &mut LeadRunner {
+        self.lead.as_mut().unwrap()
+    }
+
     /// Closes the model, and returns the results of the other ranks.
     pub fn close(mut self) -> Vec<Result<(), EngineError>> {
         self.lead = None;

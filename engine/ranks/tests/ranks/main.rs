@@ -17,6 +17,8 @@ mod planned;
 #[cfg(test)]
 mod recovered;
 #[cfg(test)]
+mod replicated;
+#[cfg(test)]
 mod sampled;
 #[cfg(test)]
 mod sliced;

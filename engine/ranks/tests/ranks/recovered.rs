@@ -377,6 +377,23 @@ fn a_rank_that_held_slices_is_replaced() {
     });
 }
 
+#[test]
+fn a_rank_that_is_lost_while_replicas_move_is_replaced() {
+    watched(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut case = tiny(folder.path(), MODELS[0], Residence::Owned, 63);
+        case.options.expert_replicas = 1;
+        // The store has no frequencies, so the first replicas arrive before the next step.
+        let (ranks, calls) = (3, calls_of_a_generation(&case, 2, 3));
+        case.tokens = 68;
+        for call in calls - 2..calls + 6 {
+            lose_at_calls(&case, ranks, Loss::Panic, call..call + 1, 1);
+        }
+        // Replicas that have moved are restored.
+        lose_at_calls(&case, ranks, Loss::Return, 0..calls, calls as usize / 4);
+    });
+}
+
 /// The thorough form of the tests above: each call of a generation of 64 tokens.
 #[test]
 #[ignore = "takes minutes"]
@@ -483,6 +500,7 @@ fn ranks_that_are_lost_again_and_again_end_the_model() {
         let error = error_of(&case, &model, &ended, 7);
         let is_limit = matches!(error, EngineError::Rank(RankError::NotReplaced { rank: 1, .. }));
         assert!(is_limit && error.to_string().contains("ten minutes"), "{error}");
+        assert_eq!(error.class(), ErrorClass::Broken);
         // Without recoveries, the first loss ends the model.
         let ended = plan(1, Loss::Panic);
         let model = case.open(&engine, &ended, 2, 0);

@@ -20,7 +20,7 @@ use nestling_formats::{Level, Plane};
 use nestling_plan::synthetic::{SyntheticOptions, SyntheticShape, synthetic_index};
 use nestling_ranks::{RankOptions, open_on_threads};
 use nestling_runtime::model::{Runner, RunnerOptions};
-use nestling_runtime::{MemoryPlan, ModelOptions, ModelSource, Residence};
+use nestling_runtime::{MemoryPlan, Model, ModelOptions, ModelSource, Residence};
 use nestling_testkit::runners::{Sequence, checkpoint, data, runner, some_tokens, step};
 
 use crate::bits::{assert_same, families};
@@ -76,7 +76,7 @@ fn every_number_of_ranks_and_rotated_inputs_of_down() {
 }
 
 /// Runs a step of several sequences with levels of their own: a prompt, and then one row of each.
-fn mixed_batches(runner: &mut dyn ModelRunner, vocabulary: usize) -> Vec<StepOutput> {
+pub fn mixed_batches(runner: &mut dyn ModelRunner, vocabulary: usize) -> Vec<StepOutput> {
     let mut allocator = PageAllocator::new(runner.limits().pages as u32);
     let mut sequences = [Level::L2, Level::L4, Level::L3, Level::L4].map(Sequence::new);
     let mut outputs = Vec::new();
@@ -128,15 +128,22 @@ fn the_bundled_model_says_the_same_with_slices() {
             assert!(held >= whole && held < whole * 3 / 2, "{ranks} ranks hold {held} of {whole}");
         }
         // A mapped store is verified before its rows are copied, and the copies count.
-        let (engine, cancel) = (engine(None), CancelToken::new());
-        // SAFETY: nobody writes to the bundled store.
-        let mapped = ModelSource::Mapped(unsafe { MappedStore::new(bundled()) }.unwrap());
-        let ranks = RankOptions::new(2);
-        let model =
-            open_on_threads(&engine, mapped, &options, ranks, &mut |_| {}, &cancel).unwrap();
+        let model = open_mapped(&options, 2);
         assert_eq!(text(&model), expected);
         assert!(model.weight_bytes() >= alone.weight_bytes());
+        // Replicas stay in the mapped file.
+        let replicated =
+            ModelOptions { expert_division: ExpertDivision::Whole, expert_replicas: 4, ..options };
+        assert_eq!(text(&open_mapped(&replicated, 3)), expected);
     });
+}
+
+fn open_mapped(options: &ModelOptions, ranks: usize) -> Model {
+    let (engine, cancel) = (engine(None), CancelToken::new());
+    // SAFETY: nobody writes to the bundled store.
+    let mapped = ModelSource::Mapped(unsafe { MappedStore::new(bundled()) }.unwrap());
+    let ranks = RankOptions::new(ranks);
+    open_on_threads(&engine, mapped, options, ranks, &mut |_| {}, &cancel).unwrap()
 }
 
 #[test]

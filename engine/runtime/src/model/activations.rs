@@ -6,11 +6,11 @@ use nestling_import::{ModelConfig, TokenMixer};
 use super::mixer::attention::{self, AttentionBuffers, AttentionShape};
 use super::mixer::latent::{self, LatentBuffers, LatentShape};
 use super::mixer::recurrent::{RecurrentBuffers, RecurrentShape};
-use super::rope::rope_kinds;
 use nestling_core::backend::{Backend, Encoder};
 use nestling_core::error::EngineError;
 use nestling_core::group::RankShare;
 use nestling_core::kv_heads::KvDivision;
+use nestling_math::rope::rope_kinds;
 
 /// Activation buffers of a step. T = rows of the step.
 pub struct Activations<B: Backend> {

@@ -6,11 +6,11 @@ use nestling_import::{LatentConfig, ModelConfig};
 use super::activations::{index_of, latent_shapes};
 use super::floats::Floats;
 use super::mixer::{LatentWeights, latent};
-use super::rope::rope_kinds;
 use super::weights::Loader;
 use nestling_core::backend::{AttentionHeads, Backend, HeadMatrices, HeadNorm};
 use nestling_core::error::EngineError;
 use nestling_experts::expert::Matrices;
+use nestling_math::rope::rope_kinds;
 
 impl<B: Backend> Loader<'_, B> {
     pub(super) fn latent_attention(

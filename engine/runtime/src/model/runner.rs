@@ -11,9 +11,8 @@ use super::layer::Step;
 use super::memory::{LayerMemory, MemoryShape};
 use super::needs::model_needs;
 use super::resume::forward;
-use super::rope::{RopeAngles, rope_kinds};
 use super::weights::{Loader, Progress, Weights};
-use nestling_core::backend::Backend;
+use nestling_core::backend::{Backend, FeedForward as FeedForwardWeights};
 use nestling_core::batch::{Batch, StepOutputKind, StepRows};
 use nestling_core::cancel::CancelToken;
 use nestling_core::divided_pages::DividedPages;
@@ -22,7 +21,9 @@ use nestling_core::error::EngineError;
 use nestling_core::group::ExpertDivision;
 use nestling_core::kv_cache::{KvDtype, KvShape, PageId, pages_for};
 use nestling_core::kv_heads::KvDivision;
+use nestling_core::placement::MovableReplicas;
 use nestling_core::recurrent::{STATES_PER_SEQUENCE, StateId, StateShape};
+use nestling_core::replicas::{Replicas, check_streamed};
 use nestling_core::routing_trace::TraceStep;
 use nestling_core::runner::{
     ModelRunner, PromptSteps, RunnerLimits, SequenceFailure, StepFuture, StepOutput, StepStats,
@@ -34,6 +35,7 @@ use nestling_experts::expert::{
 };
 use nestling_experts::record::{Recorder, StepRecord};
 use nestling_levels::dual::{LevelRouter, ThresholdRule};
+use nestling_math::rope::{RopeAngles, rope_kinds};
 
 /// Options of a runner.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +61,8 @@ pub struct RunnerOptions {
     pub expert_division: ExpertDivision,
     /// Division of keys and values if the backend is a rank of several.
     pub kv_division: KvDivision,
+    /// Maximum experts of each layer that every rank holds, if the backend is a rank of several.
+    pub expert_replicas: usize,
     /// Recorder of events inside the model.
     pub recorder: Option<Arc<Recorder>>,
 }
@@ -76,17 +80,23 @@ impl Default for RunnerOptions {
             streaming: None,
             expert_division: ExpertDivision::default(),
             kv_division: KvDivision::default(),
+            expert_replicas: 0,
             recorder: None,
         }
     }
 }
 
+/// Replicas that were loaded and are not in force yet: the set, and its experts with their layers and numbers.
+type PreparedReplicas<B> = (Replicas, Vec<(u32, u32, FeedForwardWeights<B>)>);
+
 /// A model on a device.
 pub struct Runner<B: Backend> {
-    backend: B,
-    source: Arc<dyn ExpertSource>,
+    pub(super) backend: B,
+    pub(super) source: Arc<dyn ExpertSource>,
     weights: Weights<B>,
-    experts: ExpertCache<B>,
+    pub(super) experts: ExpertCache<B>,
+    pub(super) options: RunnerOptions,
+    pub(super) prepared: Option<PreparedReplicas<B>>,
     activations: Activations<B>,
     memory: Vec<LayerMemory<B>>, // [layers]
     /// Bytes of this rank's part of a page, for each layer with pages.
@@ -96,7 +106,6 @@ pub struct Runner<B: Backend> {
     angles: Vec<RopeAngles>,
     limits: RunnerLimits,
     scratch: StepScratch<B>,
-    recorder: Option<Arc<Recorder>>,
     /// Routing of the next step, if it is replayed.
     replayed: Option<TraceStep>,
 }
@@ -127,6 +136,16 @@ impl<B: Backend> Default for StepScratch<B> {
     }
 }
 
+/// Returns how long the steps of a prompt should be.
+fn prompt_steps(streaming: Option<&StreamOptions>) -> PromptSteps {
+    match streaming {
+        None => PromptSteps::Timed,
+        // Experts stay in memory once read.
+        Some(StreamOptions { prefetch: Prefetch::All, .. }) => PromptSteps::Timed,
+        Some(_) => PromptSteps::Long,
+    }
+}
+
 impl<B: Backend> Runner<B> {
     /// Loads a model. `cancel` is checked once per expert, and `progress` is called after each layer.
     ///
@@ -143,8 +162,9 @@ impl<B: Backend> Runner<B> {
         let config = source.config();
         let rows_max = options.rows_max.clamp(1, backend.limits().rows_max.max(1));
         check_limits(config, &backend)?;
-        let (division, share) = (options.expert_division, backend.share());
-        check_division(division, share, options.streaming.as_ref(), config)?;
+        let (share, streaming) = (backend.share(), options.streaming.as_ref());
+        check_division(options.expert_division, share, streaming, config)?;
+        check_streamed(options.expert_replicas, share, streaming.is_some())?;
         let context_max = context_max(options, config);
         let pages = options.kv_pages.unwrap_or(pages_for(context_max));
         let state_bytes = StateShape::model_state_bytes(config);
@@ -161,12 +181,7 @@ impl<B: Backend> Runner<B> {
             states,
             state_bytes,
             level_max: source.level_max(),
-            prompt_steps: match options.streaming {
-                None => PromptSteps::Timed,
-                // Experts stay in memory once read.
-                Some(StreamOptions { prefetch: Prefetch::All, .. }) => PromptSteps::Timed,
-                Some(_) => PromptSteps::Long,
-            },
+            prompt_steps: prompt_steps(streaming),
         };
         let (kv_dtype, kv_division) = (options.kv_dtype, options.kv_division);
         let page_bytes = kv_division.layer_page_bytes(config, kv_dtype, share).collect();
@@ -180,7 +195,8 @@ impl<B: Backend> Runner<B> {
         backend.prepare(&model_needs(&source, streamed, rows_max))?;
         let threads = options.load_threads;
         let loader = Loader::new(&mut backend, &*source, options.activations, threads);
-        let loader = loader.divided(division, kv_division);
+        let loader = loader.divided(options.expert_division, kv_division);
+        let loader = loader.replicated(options.expert_replicas);
         let (weights, mut experts) = match &options.streaming {
             None => loader.load(cancel, progress)?,
             Some(streaming) => {
@@ -194,13 +210,14 @@ impl<B: Backend> Runner<B> {
         experts.enable_device_slots(&mut backend)?;
         let sensitivities = Arc::new(source.sensitivities());
         experts.set_level_router(Arc::new(ThresholdRule::new(sensitivities)));
-        let recorder = options.recorder.clone();
-        experts.set_recorder(recorder.clone());
+        experts.set_recorder(options.recorder.clone());
         Ok(Self {
             backend,
             source,
             weights,
             experts,
+            options: options.clone(),
+            prepared: None,
             activations,
             memory,
             page_bytes,
@@ -208,7 +225,6 @@ impl<B: Backend> Runner<B> {
             angles,
             limits,
             scratch: StepScratch::default(),
-            recorder,
             replayed: None,
         })
     }
@@ -256,7 +272,10 @@ impl<B: Backend> Runner<B> {
         let wanted = (0..).zip(&batch.rows).filter(|(_, row)| row.wants_logits);
         logit_rows.extend(wanted.map(|(index, _)| index));
         angles.resize_with(self.angles.len(), Vec::new);
-        self.angles.iter().zip(&mut *angles).for_each(|(kind, angles)| kind.fill(rows, angles));
+        self.angles
+            .iter()
+            .zip(&mut *angles)
+            .for_each(|(kind, angles)| kind.fill(&rows.positions, angles));
         let mut stats =
             StepStats { rows: rows.len(), logit_rows: logit_rows.len(), ..StepStats::default() };
         let rows_of_head =
@@ -268,7 +287,7 @@ impl<B: Backend> Runner<B> {
         output.hidden.clear();
         output.vocab_size = vocab_size;
         let replayed = self.replayed.take();
-        let start_ns = self.recorder.as_ref().map(|recorder| recorder.now_ns());
+        let start_ns = self.options.recorder.as_ref().map(|recorder| recorder.now_ns());
         self.experts.begin_step()?;
         let step = Step {
             rows,
@@ -289,7 +308,7 @@ impl<B: Backend> Runner<B> {
         let computed = forward(&self.weights, &mut self.experts, eps, encoder, step).await;
         stats.streaming = self.experts.take_stats();
         stats.device = self.backend.take_counters();
-        if let (Some(recorder), Some(start_ns)) = (&self.recorder, start_ns) {
+        if let (Some(recorder), Some(start_ns)) = (&self.options.recorder, start_ns) {
             let (rows, end_ns) = (batch.rows.len(), recorder.now_ns());
             recorder.add_step(StepRecord { rows, start_ns, end_ns, streaming: stats.streaming });
         }
@@ -417,6 +436,10 @@ impl<B: Backend> ModelRunner for Runner<B> {
 
     fn routing_recorder(&self) -> Option<Arc<RoutingRecorder>> {
         Some(Arc::clone(self.experts.recorder()))
+    }
+
+    fn replicas(&mut self) -> Option<&mut dyn MovableReplicas> {
+        (self.experts.placement().replicas_max() > 0).then_some(self)
     }
 
     fn recycle(&mut self, output: StepOutput) {

@@ -3,9 +3,9 @@
 use nestling_formats::store::GroupId;
 use nestling_formats::{FloatKind, Invariant, Level, MatrixKind};
 use nestling_import::{
-    AttentionConfig, BlockNorms, DeltaNetConfig, ExpertVector, FeedForward as FeedForwardConfig,
-    LayerConfig, ModelConfig, Multipliers, QkNorm, RouterInput, SharedGate, Sinks, TokenMixer,
-    ValueNorm, ValueSource,
+    AttentionConfig, DeltaNetConfig, ExpertVector, FeedForward as FeedForwardConfig, LayerConfig,
+    ModelConfig, Multipliers, QkNorm, RouterInput, SharedGate, Sinks, TokenMixer, ValueNorm,
+    ValueSource,
 };
 
 use super::Embedding;
@@ -13,7 +13,7 @@ use super::activations::{attention_shapes, index_of, recurrent_buffers};
 use super::attention_biases::AttentionBiases;
 use super::floats::Floats;
 use super::mixer::{AttentionWeights, MixerWeights, RecurrentCore, RecurrentWeights, attention};
-use super::rope::rope_kinds;
+use super::norms::NormsAfter;
 use nestling_core::backend::{
     AttentionHeads, Backend, DeltaNet, FeedForward, HeadNorm, Linear, Router,
 };
@@ -26,6 +26,7 @@ use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_experts::expert::ExpertCache;
 use nestling_experts::expert::{ExpertSource, GroupsAhead, Matrices};
 use nestling_experts::reads::ReadOptions;
+use nestling_math::rope::rope_kinds;
 
 /// Epsilon added to the squared L2 norm of a DeltaNet layer's queries and keys.
 const UNIT_EPS: f32 = 1e-6;
@@ -62,22 +63,6 @@ pub struct LayerWeights<B: Backend> {
     pub router_norm: Option<B::Floats>,
     /// Norms after the branches, in families that have them.
     pub norms_after: Option<NormsAfter<B>>,
-}
-
-/// Norms after the branches of a layer, each `[hidden_size]`.
-pub struct NormsAfter<B: Backend> {
-    /// Norm after attention.
-    pub attention: B::Floats,
-    /// Norm after the sum of the feed-forward branches.
-    pub feed_forward: B::Floats,
-    /// Norm after the shared expert alone.
-    pub shared: Option<B::Floats>,
-    /// Norm before the experts.
-    pub before_experts: Option<B::Floats>,
-    /// Norm after the sum of the experts alone.
-    pub experts: Option<B::Floats>,
-    /// Factor of the layer's output.
-    pub layer_scalar: f32,
 }
 
 /// Feed-forward weights applied to all tokens.
@@ -153,6 +138,8 @@ pub struct Loader<'a, B: Backend> {
     pub(super) threads: usize,
     division: ExpertDivision,
     pub(super) kv_division: KvDivision,
+    /// Maximum replicated experts of each layer.
+    replicas: usize,
     /// Groups being read in the background, if any.
     ahead: Option<&'a GroupsAhead<'a>>,
 }
@@ -167,13 +154,28 @@ impl<'a, B: Backend> Loader<'a, B> {
         threads: usize,
     ) -> Self {
         let (division, kv_division) = (ExpertDivision::default(), KvDivision::default());
-        Self { backend, source, activations, threads, division, kv_division, ahead: None }
+        Self {
+            backend,
+            source,
+            activations,
+            threads,
+            division,
+            kv_division,
+            replicas: 0,
+            ahead: None,
+        }
     }
 
     /// Sets the divisions of the experts and of attention over ranks.
     #[must_use]
     pub fn divided(self, division: ExpertDivision, kv_division: KvDivision) -> Self {
         Self { division, kv_division, ..self }
+    }
+
+    /// Sets the number of replicated experts of each layer.
+    #[must_use]
+    pub fn replicated(self, replicas: usize) -> Self {
+        Self { replicas, ..self }
     }
 }
 
@@ -191,6 +193,7 @@ impl<B: Backend> Loader<'_, B> {
         let config = self.source.config().clone();
         let placement = self.source.placement(self.backend.share());
         let placement = placement.divided(self.division, &config);
+        let placement = placement.replicated(self.replicas, &config);
         let mut experts = Vec::new();
         let embedding = Rows::Held;
         let weights =
@@ -336,7 +339,7 @@ impl<B: Backend> Loader<'_, B> {
             shared,
             router: self.router(config, layer.feed_forward, &floats)?,
             router_norm: self.router_norm(config, layer.feed_forward, &floats)?,
-            norms_after: self.norms_after(config, layer.feed_forward, &floats)?,
+            norms_after: NormsAfter::of_layer(self.backend, config, layer.feed_forward, &floats)?,
         })
     }
 
@@ -549,37 +552,5 @@ impl<B: Backend> Loader<'_, B> {
         let scale = floats.get(FloatKind::RouterInputScale, hidden)?;
         let weights: Vec<f32> = scale.iter().map(|scale| scale * factor).collect();
         self.backend.upload_floats(&weights).map(Some)
-    }
-
-    fn norms_after(
-        &mut self,
-        config: &ModelConfig,
-        feed_forward: FeedForwardConfig,
-        floats: &Floats,
-    ) -> Result<Option<NormsAfter<B>>, EngineError> {
-        if config.block_norms == BlockNorms::Before {
-            return Ok(None);
-        }
-        let (mixture, shared) = match (config.block_norms, feed_forward) {
-            (BlockNorms::AroundScaled, FeedForwardConfig::Moe { shared, .. }) => {
-                (true, shared.is_some())
-            }
-            _ => (false, false),
-        };
-        let hidden = config.hidden_size;
-        let mut norm = |kind| floats.upload(self.backend, kind, hidden);
-        Ok(Some(NormsAfter {
-            attention: norm(FloatKind::PostAttentionNorm)?,
-            feed_forward: norm(FloatKind::PostFeedForwardNorm)?,
-            shared: shared.then(|| norm(FloatKind::PostSharedNorm)).transpose()?,
-            before_experts: mixture.then(|| norm(FloatKind::PreExpertNorm)).transpose()?,
-            experts: mixture.then(|| norm(FloatKind::PostExpertNorm)).transpose()?,
-            layer_scalar: match config.block_norms {
-                BlockNorms::AroundScaled => {
-                    floats.get(FloatKind::LayerScalar, 1)?.first().copied().unwrap_or(1.0)
-                }
-                BlockNorms::Before | BlockNorms::Around => 1.0,
-            },
-        }))
     }
 }

@@ -2,8 +2,6 @@
 
 use nestling_import::{Llama3Scaling, ModelConfig, RopeConfig, RopeScaling, YarnScaling};
 
-use nestling_core::batch::StepRows;
-
 /// Rotary angles of one kind.
 ///
 /// Frequencies and angles are rounded to f32, as in the code that models are trained with. Cosines and sines
@@ -58,10 +56,10 @@ impl RopeAngles {
         }
     }
 
-    /// Fills `angles` with the cosines and sines of the rows' positions, `[T, dims]`.
-    pub fn fill(&self, rows: &StepRows, angles: &mut Vec<f32>) {
+    /// Fills `angles` with the cosines and sines of positions, `[T, dims]`.
+    pub fn fill(&self, positions: &[u32], angles: &mut Vec<f32>) {
         angles.clear();
-        for &position in &rows.positions {
+        for &position in positions {
             let angle = |frequency: &f32| f64::from(position as f32 * frequency);
             let cos = |frequency| libm::cos(angle(frequency)) as f32 * self.factor;
             let sin = |frequency| libm::sin(angle(frequency)) as f32 * self.factor;
