@@ -1,23 +1,29 @@
 //! Sums of one row of activations at levels 6 and 8, for AVX2.
 //!
-//! Leading and last four bits of codes are interleaved, so that one `pmaddubsw` by 16 and beta gives the sums
-//! of the formula, `256 * leading + beta * last`. A vector of 16-bit values holds the four columns of rows 0,
-//! 1, 4 and 5 of half a tile, or of the other four. Pairs of columns stay separate until the end of a group.
+//! Digits are looked up as signed numbers around zero and interleaved, so that one `pmaddubsw` by 128 and
+//! 4 beta gives the formula's `x = 128 * (16 * p4 - 120) + 4 * beta * r`. No sum exceeds 128 * 135, so none
+//! saturates. A vector of 16-bit values holds the four columns of rows 0, 1, 4 and 5 of half a tile, or of the
+//! other four. Pairs of columns stay separate until the end of a group.
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
 
 use std::arch::x86_64::*;
 
+use nestling_formats::Level;
+
 use super::super::NestedWeights;
 use super::digits::{Cell, leading};
-use crate::planes::avx2::{after, load, nibbles};
+use crate::planes::avx2::{after, load, nibbles, two_bits};
 use crate::rows::QuantizedGroup;
 
 /// Parameters of the formula.
 #[derive(Clone, Copy)]
 pub struct Formula {
-    /// Bytes 16 and beta, in turn.
+    /// Unsigned bytes 128 and 4 beta, in turn.
     factors: __m256i,
-    bias: __m256i,
+    /// Signed bytes `16 * p4 - 120`, for the leading four bits.
+    leading: __m256i,
+    /// Signed bytes `r`, by the two bits of P6 or by the four bits of P6 and P8.
+    last: __m256i,
     alpha_a: __m256i,
     alpha_b: __m256i,
 }
@@ -26,26 +32,39 @@ impl Formula {
     #[inline]
     #[target_feature(enable = "avx2")]
     pub fn new(weights: &NestedWeights) -> Self {
-        let [alpha_a, alpha_b, beta_8, bias] = weights.decode.formula;
-        // Beta is at most 32.
-        let factors = _mm256_set1_epi16((beta_8 / 8) << 8 | 16);
+        let [alpha_a, alpha_b, beta_8, _] = weights.decode.formula;
+        // Beta is at most 32, so both factors fit in a byte.
+        let factors = _mm256_set1_epi16((beta_8 / 2) << 8 | 128);
+        let leading: [i8; 16] = std::array::from_fn(|p4| (16 * p4 as i32 - 120) as i8);
+        let last: [i8; 16] = std::array::from_fn(|digit| match weights.level {
+            Level::L6 => 4 * (2 * (digit as i8 & 3) - 3),
+            _ => 2 * digit as i8 - 15,
+        });
         Self {
             factors,
-            bias: _mm256_set1_epi16(bias),
+            leading: table(&leading),
+            last: table(&last),
             alpha_a: _mm256_set1_epi16(alpha_a),
             alpha_b: _mm256_set1_epi16(alpha_b),
         }
     }
 
-    /// Returns the values of interleaved bytes: 16 times the leading four bits, and the last four bits.
+    /// Returns the values of interleaved bytes.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn values(&self, codes: __m256i) -> __m256i {
-        let eighth = _mm256_maddubs_epi16(codes, self.factors);
-        let x = _mm256_sub_epi16(_mm256_slli_epi16::<3>(eighth), self.bias);
+        let x = _mm256_maddubs_epi16(self.factors, codes);
         let slope = _mm256_mulhrs_epi16(_mm256_abs_epi16(x), self.alpha_b);
         _mm256_mulhrs_epi16(x, _mm256_add_epi16(slope, self.alpha_a))
     }
+}
+
+/// Returns a table of bytes in both halves of a vector.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn table(bytes: &[i8; 16]) -> __m256i {
+    // SAFETY: the table has 16 bytes.
+    _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) })
 }
 
 /// Returns the exact sums of 16 rows in one group. `LAST` is the number of bits in P6 and P8.
@@ -65,16 +84,17 @@ pub unsafe fn dots<const PLANES: u8, const LAST: u8>(
             let index = cell.index * 2 + vector;
             // SAFETY: the caller's cell is inside the planes.
             let (first, last) = unsafe {
-                let p8 = match LAST {
-                    2 => _mm256_setzero_si256(),
-                    _ => load(cell.p8, index, half),
+                let p6 = load(cell.p6, index, half);
+                let last = match LAST {
+                    2 => two_bits(p6),
+                    _ => nibbles(p6, load(cell.p8, index, half)),
                 };
-                let last = nibbles(load(cell.p6, index, half), p8);
                 (leading::<PLANES>(cell, vector, half), last)
             };
             for chunk in 0..4 {
                 let x = _mm256_set1_epi64x(x[vector * 4 + chunk]);
-                let (first, last) = (_mm256_slli_epi16::<4>(first[chunk]), last[chunk]);
+                let first = _mm256_shuffle_epi8(formula.leading, first[chunk]);
+                let last = _mm256_shuffle_epi8(formula.last, last[chunk]);
                 let codes = [_mm256_unpacklo_epi8(first, last), _mm256_unpackhi_epi8(first, last)];
                 for i in 0..2 {
                     let products = _mm256_madd_epi16(formula.values(codes[i]), x);
