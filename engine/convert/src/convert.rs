@@ -141,14 +141,18 @@ pub struct ConvertOptions {
     pub rotation: InputTransform,
     /// Options of codec fitting and of the choice of codes.
     pub quantize: QuantizeOptions,
-    /// Weight of each level's error in the matrices of experts, with and without calibration. `None` uses the
-    /// weights in `quantize`.
+    /// Weight of each level's error in the matrices of experts, with and without calibration. `None` means
+    /// [`EXPERT_LEVEL_WEIGHTS`] with calibration, and the weights in `quantize` without it.
     pub expert_level_weights: Option<[f32; 5]>,
     /// Basis on which codes are chosen. The embedding is always coded by its weights alone.
     pub calibration: Calibration,
     /// Damping of the second moments of calibration.
     pub damping: Damping,
 }
+
+/// Weights of the levels' errors in calibrated experts. Levels 6 and 8 count less than in other matrices: experts are
+/// mostly used below them, and gain there what they hardly lose above (docs/perf/051).
+pub const EXPERT_LEVEL_WEIGHTS: [f32; 5] = [6.0, 4.0, 1.5, 0.3, 0.3];
 
 impl ConvertOptions {
     /// Returns whether weights of this source type are stored exactly instead of being rounded.
@@ -165,8 +169,12 @@ impl ConvertOptions {
     /// Returns the quantization options of a matrix of the store.
     pub(crate) fn quantize_of(&self, made: MatrixId) -> QuantizeOptions {
         let mut options = self.quantize.clone();
-        if let Some(weights) = self.expert_level_weights.filter(|_| made.expert.is_some()) {
-            (options.level_weights, options.calibrated.level_weights) = (weights, weights);
+        match self.expert_level_weights {
+            _ if made.expert.is_none() => (),
+            Some(weights) => {
+                (options.level_weights, options.calibrated.level_weights) = (weights, weights);
+            }
+            None => options.calibrated.level_weights = EXPERT_LEVEL_WEIGHTS,
         }
         options
     }

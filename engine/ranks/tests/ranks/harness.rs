@@ -1,8 +1,10 @@
 //! Models over ranks that are threads.
 
-use std::path::Path;
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -75,9 +77,25 @@ pub fn cpu(rank: &Arc<dyn Group>) -> Cpu {
     Cpu::with(Arc::new(ThreadPool::new(1)), Kernels::detect()).in_group(Arc::clone(rank))
 }
 
-/// Converts a checkpoint to a store in a folder.
+/// Bytes of a store that one test converts and the others copy.
+type StoreBytes = Arc<OnceLock<Vec<u8>>>;
+
+/// Converts a checkpoint to a store in a folder. A checkpoint outside of the folder is converted once for all tests.
 pub fn store(checkpoint: &Path, folder: &Path) -> Arc<Store> {
-    converted(checkpoint, folder, &ConvertOptions::default())
+    static STORES: Mutex<BTreeMap<PathBuf, StoreBytes>> = Mutex::new(BTreeMap::new());
+    if checkpoint.starts_with(folder) {
+        return converted(checkpoint, folder, &ConvertOptions::default());
+    }
+    let bytes = Arc::clone(STORES.lock().unwrap().entry(checkpoint.to_owned()).or_default());
+    let path = folder.join("tiny.nest");
+    let bytes = bytes.get_or_init(|| {
+        converted(checkpoint, folder, &ConvertOptions::default());
+        let bytes = fs::read(&path).unwrap();
+        fs::remove_file(&path).unwrap();
+        bytes
+    });
+    fs::write(&path, bytes).unwrap();
+    Arc::new(Store::open(path).unwrap())
 }
 
 pub fn converted(checkpoint: &Path, folder: &Path, options: &ConvertOptions) -> Arc<Store> {
