@@ -68,27 +68,30 @@ impl DeviceOptions {
         agree_on_devices(group, self.of_process(local), |device| device.kind().to_owned())
     }
 
+    #[cfg(not(any(feature = "cuda", feature = "wgpu")))]
+    fn of_process(&self, _local: RankShare) -> Result<OpenDevice, EngineError> {
+        Ok(OpenDevice::Cpu { reason: None })
+    }
+
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
     fn of_process(&self, local: RankShare) -> Result<OpenDevice, EngineError> {
-        match &self.device {
-            Device::Auto | Device::Cpu => Ok(OpenDevice::Cpu { reason: None }),
-            #[cfg(any(feature = "cuda", feature = "wgpu"))]
-            device => {
-                let sharing = self.sharing();
-                let device_budget = match (sharing, self.device_budget) {
-                    (1, budget) => budget,
-                    (_, Some(budget)) => Some(budget / sharing as u64),
-                    (_, None) => {
-                        let reason = "processes that share a GPU divide its memory budget, which is not given";
-                        return Err(EngineError::NoDevice(reason.into()));
-                    }
-                };
-                let device = nth(device, local.rank / sharing)?;
-                let opened = Self { device, device_budget, ..self.clone() }.open();
-                opened.map_err(|error| missing_for(local, error))
+        let device = match &self.device {
+            Device::Auto | Device::Cpu => return Ok(OpenDevice::Cpu { reason: None }),
+            device => device,
+        };
+        let sharing = self.sharing();
+        let device_budget = match (sharing, self.device_budget) {
+            (1, budget) => budget,
+            (_, Some(budget)) => Some(budget / sharing as u64),
+            (_, None) => {
+                let reason =
+                    "processes that share a GPU divide its memory budget, which is not given";
+                return Err(EngineError::NoDevice(reason.into()));
             }
-            #[cfg(not(any(feature = "cuda", feature = "wgpu")))]
-            _ => Ok(OpenDevice::Cpu { reason: None }),
-        }
+        };
+        let device = nth(device, local.rank / sharing)?;
+        let opened = Self { device, device_budget, ..self.clone() }.open();
+        opened.map_err(|error| missing_for(local, error))
     }
 
     /// Returns the number of ranks that share a GPU.
