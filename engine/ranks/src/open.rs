@@ -19,7 +19,7 @@ use nestling_runtime::{
     Engine, Model, ModelIdentity, ModelOptions, ModelParts, ModelSource, OpenProgress, OpenWithin,
 };
 
-use crate::command::settle;
+use crate::command::{decode, encode, settle};
 use crate::lead::LeadRunner;
 use crate::options::RankOptions;
 use crate::queue_group::QueueGroup;
@@ -147,6 +147,17 @@ pub fn open_on_backends<B: Backend + 'static>(
     let device = format!("{}, {} ranks", parts.device, ranks.ranks);
     let runner = Box::new(LeadRunner::new(parts.runner, first).with_recovery(recovery));
     Model::from_parts(engine, ModelParts { runner, device, ..parts })
+}
+
+/// Returns the options of this rank with the divisions that rank 0 was given.
+pub(crate) fn divided_as_lead(
+    group: &dyn Group,
+    options: &ModelOptions,
+) -> Result<ModelOptions, EngineError> {
+    let own = (options.expert_division, options.kv_division, options.expert_replicas);
+    let of_lead = decode(0, &group.broadcast(&encode(&own)?)?)?;
+    let (expert_division, kv_division, expert_replicas) = of_lead;
+    Ok(ModelOptions { expert_division, kv_division, expert_replicas, ..options.clone() })
 }
 
 /// Backends of the ranks, for as long as the model is open.

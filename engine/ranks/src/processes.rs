@@ -9,10 +9,10 @@ use nestling_core::group::Group;
 use nestling_cpu::kernels::Kernels;
 use nestling_runtime::{Engine, Model, ModelOptions, ModelParts, ModelSource, OpenProgress};
 
-use crate::command::{decode, encode, settle};
+use crate::command::settle;
 use crate::follow::follow;
 use crate::lead::LeadRunner;
-use crate::open::{agree, cpu, threads_of};
+use crate::open::{agree, cpu, divided_as_lead, threads_of};
 
 /// Opens this process's share of a model that all processes of a group hold, on the CPU, with rank 0's division of
 /// experts, keys and values, and its replicas. Returns the model on rank 0. On other ranks, returns `None` once rank 0 has closed it.
@@ -48,11 +48,7 @@ pub fn open_process_on<B: Backend + 'static>(
     progress: &mut dyn FnMut(OpenProgress),
     cancel: &CancelToken,
 ) -> Result<Option<Model>, EngineError> {
-    let of_lead = (options.expert_division, options.kv_division, options.expert_replicas);
-    let of_lead = decode(0, &group.broadcast(&encode(&of_lead)?)?)?;
-    let (expert_division, kv_division, expert_replicas) = of_lead;
-    let options =
-        &ModelOptions { expert_division, kv_division, expert_replicas, ..options.clone() };
+    let options = &divided_as_lead(&*group, options)?;
     let opened = backend(&group)
         .and_then(|own| ModelParts::open(own, engine, source, options, progress, cancel));
     let (mut parts, _) = agree(&*group, opened)?;

@@ -12,7 +12,7 @@ use nestling_runtime::{Engine, Model, ModelOptions, ModelParts, ModelSource, Ope
 use crate::command::{decode, encode};
 use crate::follow::follow;
 use crate::lead::LeadRunner;
-use crate::open::{agree, cpu, take_over, threads_of};
+use crate::open::{agree, cpu, divided_as_lead, take_over, threads_of};
 
 /// Opens this worker's share of a model that workers of one program hold, each with an engine and a memory of its own, as
 /// the workers of a browser's page. They divide the memory budget of rank 0's engine equally, and that engine accounts
@@ -32,17 +32,8 @@ pub fn open_on_workers(
     let free = engine.budget().total_bytes().map(|_| engine.budget().available_bytes());
     let share = free.map(|free| free / group.share().ranks as u64);
     let own_limit = share.into_iter().chain(options.memory_limit).min();
-    let divisions = (options.expert_division, options.kv_division, options.expert_replicas);
-    let (memory_limit, divisions) =
-        decode(0, &group.broadcast(&encode(&(own_limit, divisions))?)?)?;
-    let (expert_division, kv_division, expert_replicas) = divisions;
-    let options = ModelOptions {
-        memory_limit,
-        expert_division,
-        kv_division,
-        expert_replicas,
-        ..options.clone()
-    };
+    let memory_limit = decode(0, &group.broadcast(&encode(&own_limit)?)?)?;
+    let options = ModelOptions { memory_limit, ..divided_as_lead(&*group, options)? };
     // A worker has no thread that could report that it is alive.
     let mut alive = |done: OpenProgress| {
         group.beat();
