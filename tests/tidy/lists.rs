@@ -29,6 +29,7 @@ pub const UNSAFE_FILES: &[&str] = &[
     "engine/cpu/src/nested/avx2.rs",
     "engine/cpu/src/nested/avx2/digits.rs",
     "engine/cpu/src/nested/avx2/linear.rs",
+    "engine/cpu/src/nested/avx2/magnitudes.rs",
     "engine/cpu/src/nested/avx2/row.rs",
     "engine/cpu/src/nested/avx2/wide.rs",
     "engine/cpu/src/nested/avx512.rs",

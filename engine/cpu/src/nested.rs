@@ -66,6 +66,8 @@ pub(super) struct DecodeTables {
     /// bits. At level 8, the code's last two bits are above them in the index, as `d8 << 6`.
     pub high: [u8; 256],
     pub low: [u8; 256],
+    /// Values at level 6 by sign and magnitude, where both codes of each pair have the same magnitude.
+    pub magnitudes: Option<MagnitudeTable>,
     /// Values by formula: alpha_a, alpha_b, 8 * beta_q and the offset of x.
     pub formula: [i16; 4],
     /// Spacing of scale steps.
@@ -104,6 +106,47 @@ impl LinearTable {
     }
 }
 
+/// Values at level 6 by sign and magnitude = 64 * high + low. A code's place is `place[p4] ^ d6`: bit 7 names
+/// one of two tables of 16 magnitudes, the low four bits the entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct MagnitudeTable {
+    pub place: [u8; 16],
+    pub sign: [i8; 16],
+    pub high: [[u8; 16]; 2],
+    /// Digits up to 63: four products of them and 127 stay below 2^15.
+    pub low: [[u8; 16]; 2],
+}
+
+impl MagnitudeTable {
+    /// The table whose values are all 0.
+    #[cfg(target_arch = "x86_64")]
+    pub const ZERO: Self =
+        Self { place: [0; 16], sign: [1; 16], high: [[0; 16]; 2], low: [[0; 16]; 2] };
+
+    /// Builds the table of the values of codes. Returns `None` if values of opposite codes are not opposite (by
+    /// rounding, or since cells overlap at zero), or if one exceeds 127 * 64 + 63.
+    fn new(value: impl Fn(u8) -> i16) -> Option<Self> {
+        let mut out = Self { place: [0; 16], sign: [1; 16], high: [[0; 16]; 2], low: [[0; 16]; 2] };
+        for p4 in 0..8u8 {
+            let place = (p4 >> 2) << 7 | (p4 & 3) << 2;
+            out.place[usize::from(8 + p4)] = place;
+            out.place[usize::from(7 - p4)] = place | 3;
+            out.sign[usize::from(7 - p4)] = -1;
+            for d6 in 0..4 {
+                let code = (8 + p4) << 4 | d6 << 2;
+                let magnitude = value(code);
+                if value(!code & 0xfc) != -magnitude || !(0..1 << 13).contains(&magnitude) {
+                    return None;
+                }
+                let (table, entry) = (usize::from(p4 >> 2), usize::from((p4 & 3) << 2 | d6));
+                out.high[table][entry] = (magnitude >> 6) as u8;
+                out.low[table][entry] = (magnitude & 63) as u8;
+            }
+        }
+        Some(out)
+    }
+}
+
 impl DecodeTables {
     fn new(codec: &NestedCodec, level: Level) -> Self {
         let mut decode = Self {
@@ -111,11 +154,15 @@ impl DecodeTables {
             linear: [None; 16],
             high: [0; 256],
             low: [0; 256],
+            magnitudes: None,
             formula: [0; 4],
             steps: codec.steps,
         };
         if level >= Level::L6 {
             decode.fill_digits(codec, level);
+            if level == Level::L6 {
+                decode.magnitudes = MagnitudeTable::new(|code| codec.value(level, 0, code));
+            }
             return decode;
         }
         for (values, index) in decode.nibble.iter_mut().zip(0..) {

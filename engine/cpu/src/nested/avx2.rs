@@ -19,6 +19,7 @@ use super::{NestedWeights, QuantizedRows, RowList, TileValues};
 
 mod digits;
 mod linear;
+mod magnitudes;
 mod row;
 mod wide;
 

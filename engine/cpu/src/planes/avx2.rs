@@ -70,8 +70,22 @@ pub fn after(mut index: usize, sums: [__m256i; 2]) -> usize {
 #[inline]
 #[target_feature(enable = "avx2")]
 pub fn nibbles(upper: __m256i, lower: __m256i) -> [__m256i; 4] {
+    let ([even, odd], low) = (nibble_pairs(upper, lower), _mm256_set1_epi8(15));
+    [
+        _mm256_and_si256(even, low),
+        _mm256_and_si256(odd, low),
+        _mm256_and_si256(_mm256_srli_epi16::<4>(even), low),
+        _mm256_and_si256(_mm256_srli_epi16::<4>(odd), low),
+    ]
+}
+
+/// Combines two digits to nibbles: returns chunks 0 and 2 in the low and the high half of each byte, and chunks 1
+/// and 3.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn nibble_pairs(upper: __m256i, lower: __m256i) -> [__m256i; 2] {
     // One mask for all, so that more registers remain for values.
-    let (high_pairs, low) = (_mm256_set1_epi8(0xcc_u8.cast_signed()), _mm256_set1_epi8(15));
+    let high_pairs = _mm256_set1_epi8(0xcc_u8.cast_signed());
     let even = _mm256_or_si256(
         _mm256_and_si256(_mm256_slli_epi16::<2>(upper), high_pairs),
         _mm256_andnot_si256(high_pairs, lower),
@@ -80,12 +94,7 @@ pub fn nibbles(upper: __m256i, lower: __m256i) -> [__m256i; 4] {
         _mm256_and_si256(upper, high_pairs),
         _mm256_andnot_si256(high_pairs, _mm256_srli_epi16::<2>(lower)),
     );
-    [
-        _mm256_and_si256(even, low),
-        _mm256_and_si256(odd, low),
-        _mm256_and_si256(_mm256_srli_epi16::<4>(even), low),
-        _mm256_and_si256(_mm256_srli_epi16::<4>(odd), low),
-    ]
+    [even, odd]
 }
 
 /// Broadcasts a chunk of four activations to all lanes.

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use crate::planes::avx2::{load, nibbles, spread, two_bits};
+use crate::planes::avx2::{load, nibble_pairs, nibbles, spread, two_bits};
 
 /// Leading planes of a level.
 pub const TWO: u8 = 0;
@@ -28,20 +28,46 @@ pub struct Cell<'a> {
 #[inline]
 #[target_feature(enable = "avx2")]
 pub unsafe fn leading<const PLANES: u8>(cell: Cell, vector: usize, half: usize) -> [__m256i; 4] {
-    let Cell { p2, p3, p4, index, .. } = cell;
     // SAFETY: the caller's cell is inside the planes.
     unsafe {
-        let p2 = load(p2, index * 2 + vector, half);
+        let p2 = load(cell.p2, cell.index * 2 + vector, half);
         if PLANES == TWO {
             return two_bits(p2);
         }
+        nibbles(p2, middle::<PLANES>(cell, vector, half))
+    }
+}
+
+/// Returns the four leading bits of chunks 0 and 2 of half a tile, in the low and the high half of each byte, and
+/// those of chunks 1 and 3.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn leading_pairs<const PLANES: u8>(
+    cell: Cell,
+    vector: usize,
+    half: usize,
+) -> [__m256i; 2] {
+    // SAFETY: the caller's cell is inside the planes.
+    unsafe {
+        let p2 = load(cell.p2, cell.index * 2 + vector, half);
+        nibble_pairs(p2, middle::<PLANES>(cell, vector, half))
+    }
+}
+
+/// Returns the bits of P3 and P4.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn middle<const PLANES: u8>(cell: Cell, vector: usize, half: usize) -> __m256i {
+    let Cell { p3, p4, index, .. } = cell;
+    // SAFETY: the caller's cell is inside the planes.
+    unsafe {
         if PLANES == MERGED {
-            return nibbles(p2, load(p3, index * 2 + vector, half));
+            return load(p3, index * 2 + vector, half);
         }
-        let mut middle = _mm256_slli_epi16::<1>(spread(load(p3, index, half), vector));
+        let middle = _mm256_slli_epi16::<1>(spread(load(p3, index, half), vector));
         if PLANES == SPLIT {
-            middle = _mm256_or_si256(middle, spread(load(p4, index, half), vector));
+            return _mm256_or_si256(middle, spread(load(p4, index, half), vector));
         }
-        nibbles(p2, middle)
+        middle
     }
 }

@@ -9,10 +9,11 @@ use std::arch::x86_64::*;
 use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
 
-use super::super::{LinearTable, NestedWeights, TileValues};
+use super::super::{LinearTable, MagnitudeTable, NestedWeights, TileValues};
 use super::OCTAVE;
 use super::digits::{Cell, MERGED, P3, SPLIT, TWO, leading};
 use super::linear::{self, Linear};
+use super::magnitudes::{self, Magnitudes};
 use super::wide::{self, Formula};
 use crate::planes::avx2::{after, broadcast, multiply_add};
 use crate::planes::{CodePlanes, MiddlePlanes};
@@ -23,6 +24,9 @@ const RUN: usize = 4;
 
 /// In place of the number of bits in P6 and P8: there are none, and the tile's table has two parts.
 const LINEAR: u8 = 1;
+
+/// In place of the number of bits in P6 and P8: there are two, and values have a sign and a magnitude.
+const MAGNITUDES: u8 = 3;
 
 /// A function that computes one tile for one row, given the row's groups.
 pub type RowTile = unsafe fn(&NestedWeights, usize, &[QuantizedGroup], &mut TileValues);
@@ -39,7 +43,10 @@ pub fn tile(weights: &NestedWeights, tile: usize) -> RowTile {
         };
     }
     let is_merged = !matches!(weights.planes.middle, MiddlePlanes::Split(..));
+    let has_magnitudes = weights.decode.magnitudes.is_some();
     match (weights.level, weights.planes.middle) {
+        (Level::L6, _) if has_magnitudes && is_merged => product::<MERGED, MAGNITUDES>,
+        (Level::L6, _) if has_magnitudes => product::<SPLIT, MAGNITUDES>,
         (Level::L6, _) if is_merged => product::<MERGED, 2>,
         (Level::L6, _) => product::<SPLIT, 2>,
         (Level::L8, _) if is_merged => product::<MERGED, 4>,
@@ -55,7 +62,7 @@ pub fn tile(weights: &NestedWeights, tile: usize) -> RowTile {
 ///
 /// # Safety
 /// The machine must have the features, `PLANES` must be those of the weights, `LAST` the number of bits in
-/// their P6 and P8 or [`LINEAR`], and [`super::super::fits`] must hold for a list of the row.
+/// their P6 and P8, [`LINEAR`] or [`MAGNITUDES`], and [`super::super::fits`] must hold for a list of the row.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn product<const PLANES: u8, const LAST: u8>(
     weights: &NestedWeights,
@@ -68,6 +75,9 @@ unsafe fn product<const PLANES: u8, const LAST: u8>(
     let table = _mm256_broadcastsi128_si256(table);
     // Default: unused without such a table.
     let linear = Linear::new(weights.linear_table(tile).unwrap_or(&LinearTable::ZERO));
+    // Default: likewise.
+    let magnitudes =
+        Magnitudes::new(weights.decode.magnitudes.as_ref().unwrap_or(&MagnitudeTable::ZERO));
     let [p3, p4]: [&[u8]; 2] = match weights.planes.middle {
         MiddlePlanes::None => [&[], &[]],
         MiddlePlanes::P3(plane) | MiddlePlanes::Merged(plane) => [plane, &[]],
@@ -87,6 +97,7 @@ unsafe fn product<const PLANES: u8, const LAST: u8>(
                 let dots = match LAST {
                     0 => dots::<PLANES>(cell, table, x),
                     LINEAR => linear::dots::<PLANES>(cell, &linear, x),
+                    MAGNITUDES => magnitudes::dots::<PLANES>(cell, &magnitudes, x),
                     _ => wide::dots::<PLANES, LAST>(cell, &formula, x),
                 };
                 (dots, halves(scales))
