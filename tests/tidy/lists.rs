@@ -68,6 +68,7 @@ pub const UNSAFE_FILES: &[&str] = &[
     "formats/nest/src/nested/wide.rs",
     "formats/nest/src/store/map.rs",
     "formats/nest/src/store/wide_hash.rs",
+    "formats/import/src/gguf/scaled/wide.rs",
     "formats/import/src/past_cache.rs",
     "formats/import/tests/gguf_memory.rs",
     "formats/nest/tests/store/mapped.rs",

@@ -16,6 +16,9 @@ const VECTOR_BYTES: usize = 4 * TILE_ROWS;
 
 const CHUNKS: usize = GROUP / 4;
 
+/// Groups that are interleaved before their digits are taken, so that choosing what to take costs little.
+const BATCH: usize = 8;
+
 /// Codes of sixteen rows, group by group; all rows have the same number of groups.
 pub(super) type TileRows<'a> = [&'a [[u8; GROUP]]; TILE_ROWS];
 
@@ -50,41 +53,73 @@ fn write(
     rows: &TileRows<'_>,
     tile: usize,
     digits: &mut [Digits<'_>],
-    interleave: impl Fn([&[u8; GROUP]; TILE_ROWS]) -> [Vector; CHUNKS],
+    interleave: impl Fn([&[u8; GROUP]; TILE_ROWS]) -> [Vector; CHUNKS] + Copy,
 ) {
     let groups = rows[0].len();
-    for group in 0..groups {
-        let codes = interleave(rows.map(|row| &row[group]));
-        for Digits { bits, shift, out } in &mut *digits {
-            let bytes = usize::from(*bits) * VECTOR_BYTES;
-            let Some(out) = out.get_mut((tile * groups + group) * bytes..) else { continue };
-            match (bits, shift) {
-                (2, 6) => cut::<2, 6>(&codes, out),
-                (2, 4) => cut::<2, 4>(&codes, out),
-                (2, 2) => cut::<2, 2>(&codes, out),
-                (2, 0) => cut::<2, 0>(&codes, out),
-                (1, 5) => cut::<1, 5>(&codes, out),
-                (1, 4) => cut::<1, 4>(&codes, out),
-                (1, 3) => cut::<1, 3>(&codes, out),
-                _ => debug_assert!(false, "a plane that no form has"),
-            }
+    let whole = groups - groups % BATCH;
+    // Zeroed once: a batch overwrites what it takes.
+    let mut codes = [[[0; TILE_ROWS]; CHUNKS]; BATCH];
+    for group in (0..whole).step_by(BATCH) {
+        write_batch(rows, tile * groups, group, digits, &mut codes, interleave);
+    }
+    let Some(one) = codes.first_chunk_mut::<1>() else { return };
+    for group in whole..groups {
+        write_batch(rows, tile * groups, group, digits, one, interleave);
+    }
+}
+
+/// Writes the digits of `COUNT` groups from `group` on; `before` groups precede those of the tile. `codes` is
+/// overwritten.
+#[inline(always)]
+fn write_batch<const COUNT: usize>(
+    rows: &TileRows<'_>,
+    before: usize,
+    group: usize,
+    digits: &mut [Digits<'_>],
+    codes: &mut [[Vector; CHUNKS]; COUNT],
+    interleave: impl Fn([&[u8; GROUP]; TILE_ROWS]) -> [Vector; CHUNKS] + Copy,
+) {
+    let mut batch = [&[[0; GROUP]; COUNT]; TILE_ROWS];
+    for (batch, row) in batch.iter_mut().zip(rows) {
+        let Some(codes) = row[group..].first_chunk() else { return };
+        *batch = codes;
+    }
+    for (k, codes) in codes.iter_mut().enumerate() {
+        *codes = interleave(batch.map(|row| &row[k]));
+    }
+    for Digits { bits, shift, out } in &mut *digits {
+        let bytes = usize::from(*bits) * VECTOR_BYTES;
+        let start = (before + group) * bytes;
+        let Some(out) = out.get_mut(start..start + COUNT * bytes) else { continue };
+        let codes = codes.as_flattened();
+        match (bits, shift) {
+            (2, 6) => cut::<2, 6, 4>(codes, out),
+            (2, 4) => cut::<2, 4, 4>(codes, out),
+            (2, 2) => cut::<2, 2, 4>(codes, out),
+            (2, 0) => cut::<2, 0, 4>(codes, out),
+            (1, 5) => cut::<1, 5, 8>(codes, out),
+            (1, 4) => cut::<1, 4, 8>(codes, out),
+            (1, 3) => cut::<1, 3, 8>(codes, out),
+            _ => debug_assert!(false, "a plane that no form has"),
         }
     }
 }
 
-/// Extracts digits of `BITS` bits, starting at bit `SHIFT`.
+/// Extracts digits of `BITS` bits, starting at bit `SHIFT`, `COUNT` to a byte.
 #[inline(always)]
-fn cut<const BITS: usize, const SHIFT: usize>(codes: &[Vector; CHUNKS], out: &mut [u8]) {
+fn cut<const BITS: usize, const SHIFT: usize, const COUNT: usize>(
+    codes: &[Vector],
+    out: &mut [u8],
+) {
     let mask = u32::from_le_bytes([(1 << BITS) - 1; 4]);
-    let of_vector = 8 / BITS;
-    for (codes, out) in codes.chunks_exact(of_vector).zip(out.as_chunks_mut::<VECTOR_BYTES>().0) {
+    let vectors = codes.as_chunks::<COUNT>().0;
+    for (codes, out) in vectors.iter().zip(out.as_chunks_mut::<VECTOR_BYTES>().0) {
         let mut all = [0; TILE_ROWS];
-        for (k, codes) in codes.iter().enumerate() {
-            let to = k * BITS;
+        // Each step depends on the one before, so that the compiler makes vectors of rows. No digit
+        // crosses a byte boundary: eight bits are all that is shifted in.
+        for codes in codes.iter().rev() {
             for (all, code) in all.iter_mut().zip(codes) {
-                // The mask removes all bits that cross a byte boundary.
-                let moved = if to < SHIFT { code >> (SHIFT - to) } else { code << (to - SHIFT) };
-                *all |= moved & mask << to;
+                *all = *all << BITS | code >> SHIFT & mask;
             }
         }
         for (out, word) in out.as_chunks_mut().0.iter_mut().zip(all) {
@@ -208,7 +243,7 @@ mod tests {
 
     #[test]
     fn every_digit_lies_where_the_layout_has_it() {
-        const GROUPS: usize = 3;
+        const GROUPS: usize = 2 * BATCH + 3;
         let code = |tile: usize, row: usize, col: usize| {
             ((tile * 7919 + row * 104_729 + col * 1_299_709 + row * col) >> 3) as u8
         };

@@ -87,18 +87,37 @@ impl Run {
         }
         match self.bytes {
             0 => (),
-            1 => self.pack_tiles::<1>(numbers, out),
-            2 => self.pack_tiles::<2>(numbers, out),
-            _ => self.pack_tiles::<4>(numbers, out),
+            1 => self.pack_tiles::<1, 8>(numbers, out),
+            2 => self.pack_tiles::<2, 4>(numbers, out),
+            _ => self.pack_tiles::<4, 2>(numbers, out),
         }
     }
 
-    fn pack_tiles<const BYTES: usize>(&self, numbers: &[u8], out: &mut [u8]) {
-        let (numbers, out) = (numbers.as_chunks::<BYTES>().0, out.as_chunks_mut::<BYTES>().0);
-        let of_tile = TILE_ROWS * self.of_row;
-        for (rows, out) in numbers.chunks(of_tile).zip(out.chunks_exact_mut(of_tile)) {
-            for (lane, row) in rows.chunks_exact(self.of_row).enumerate() {
-                for (number, lanes) in row.iter().zip(out.chunks_exact_mut(TILE_ROWS)) {
+    /// Packs numbers of `BYTES` bytes, of which a word has `COUNT`.
+    fn pack_tiles<const BYTES: usize, const COUNT: usize>(&self, numbers: &[u8], out: &mut [u8]) {
+        let of_row = self.of_row * BYTES;
+        let tiles = out.chunks_exact_mut(TILE_ROWS * of_row);
+        for (rows, out) in numbers.chunks(TILE_ROWS * of_row).zip(tiles) {
+            let is_whole = rows.len() == TILE_ROWS * of_row;
+            let words = if is_whole { of_row / 8 } else { 0 };
+            let mut of_rows: [&[[u8; 8]]; TILE_ROWS] = [&[]; TILE_ROWS];
+            for (words, row) in of_rows.iter_mut().zip(rows.chunks_exact(of_row)) {
+                *words = row.as_chunks().0;
+            }
+            let (whole, rest) = out.split_at_mut(words * 8 * TILE_ROWS);
+            let whole = whole.as_chunks_mut::<8>().0.chunks_exact_mut(TILE_ROWS);
+            for (word, out) in whole.enumerate() {
+                for (lanes, rows) in of_rows.as_chunks::<COUNT>().0.iter().enumerate() {
+                    let numbers = transposed(rows.map(|row| u64::from_le_bytes(row[word])));
+                    for (number, lane_bytes) in numbers.into_iter().enumerate() {
+                        out[number * (TILE_ROWS / COUNT) + lanes] = lane_bytes.to_le_bytes();
+                    }
+                }
+            }
+            for (lane, row) in rows.chunks_exact(of_row).enumerate() {
+                let row = row[8 * words..].as_chunks::<BYTES>().0;
+                let lanes = rest.as_chunks_mut::<BYTES>().0.chunks_exact_mut(TILE_ROWS);
+                for (number, lanes) in row.iter().zip(lanes) {
                     lanes[lane] = *number;
                 }
             }
@@ -106,7 +125,49 @@ impl Run {
     }
 }
 
+/// Transposes a matrix whose rows are words of `N` numbers.
+#[inline(always)]
+fn transposed<const N: usize>(mut words: [u64; N]) -> [u64; N] {
+    let (mut half, mut bits, mut low) = (N / 2, 32, u64::MAX >> 32);
+    while half > 0 {
+        // Swaps the upper numbers of one row with the lower numbers of another.
+        for first in (0..N).filter(|row| row & half == 0) {
+            let (above, below) = (words[first], words[first + half]);
+            words[first] = above & low | (below & low) << bits;
+            words[first + half] = above >> bits & low | below & !low;
+        }
+        (half, bits) = (half / 2, bits / 2);
+        low ^= low << bits;
+    }
+    words
+}
+
 /// Returns the right shift that moves a plane's bits to the bottom of a code.
 pub(super) fn plane_shift(form: &ScaledForm, plane: Plane) -> u8 {
     8 - plane.level().bits().min(form.bits)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_lies_at_its_index() {
+        for bytes in [1, 2, 4] {
+            for of_row in 1..20 {
+                for rows in [1, 16, 21, 32] {
+                    let run = Run { layout: Layout::Tile16, of_row, bytes };
+                    let numbers: Vec<u8> =
+                        (0..rows * of_row * bytes).map(|at| (at * 7919 >> 3) as u8).collect();
+                    let mut out = vec![0xa5; rows.next_multiple_of(TILE_ROWS) * of_row * bytes];
+                    run.pack(&numbers, rows, &mut out);
+                    for (at, expected) in numbers.chunks(bytes).enumerate() {
+                        let index = run.index(at / of_row, at % of_row) * bytes;
+                        let found = &out[index..index + bytes];
+                        assert_eq!(found, expected, "{bytes} bytes, {of_row} of {rows} rows: {at}");
+                    }
+                }
+            }
+        }
+    }
 }

@@ -112,7 +112,7 @@ fn values(kind: BlockType) -> Values {
     }
 }
 
-pub(super) fn form(kind: BlockType) -> ScaledForm {
+pub(super) const fn form(kind: BlockType) -> ScaledForm {
     use BlockType as T;
     let (sub_block, sub_scale) = match kind {
         T::Q2K => (16, SubScale::Nibbles),

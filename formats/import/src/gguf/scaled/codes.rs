@@ -1,11 +1,13 @@
 //! Transcoding of blocks: codes, scales and minima, each into its part.
 
-use super::codec::{IQ1_VALUES, IQ2_VALUES};
+use super::codec::{IQ1_VALUES, IQ2_VALUES, form};
 use super::parts::{PartSizes, ScaledRun};
 use crate::gguf::BlockType;
 use crate::gguf::i_quants::{self, IntegerBlock};
-use crate::gguf::k_quants::signed_scale;
 use crate::gguf::ternary;
+
+/// A word of eight bytes 1.
+const EACH: u64 = 0x0101_0101_0101_0101;
 
 /// Destination of the parts of one block.
 pub(super) struct BlockParts<'a, const N: usize> {
@@ -18,81 +20,127 @@ pub(super) struct BlockParts<'a, const N: usize> {
 
 impl<const N: usize> BlockParts<'_, N> {
     /// Writes the block's scale, two bytes.
+    #[inline(always)]
     fn scale(&mut self, bytes: &[u8]) {
         self.scale.copy_from_slice(bytes);
     }
 
     /// Writes the block's minimum or its factor, two bytes.
+    #[inline(always)]
     fn least(&mut self, bytes: &[u8]) {
         self.least.copy_from_slice(bytes);
     }
 }
 
-fn each<const BYTES: usize, const N: usize>(
-    blocks: &[u8],
+/// Blocks with the destinations of their parts. An iterator, since the compiler may call what is passed as a
+/// function, and then compiles it for the instructions that every machine has.
+struct Each<'a, const BYTES: usize, const N: usize> {
+    blocks: std::slice::Iter<'a, [u8; BYTES]>,
     sizes: PartSizes,
-    run: &mut ScaledRun<'_>,
-    write: impl Fn(&[u8; BYTES], BlockParts<'_, N>),
-) {
-    let mut rest = ScaledRun {
+    rest: ScaledRun<'a>,
+}
+
+impl<'a, const BYTES: usize, const N: usize> Iterator for Each<'a, BYTES, N> {
+    type Item = (&'a [u8; BYTES], BlockParts<'a, N>);
+
+    #[inline(always)]
+    fn next(&mut self) -> Option<Self::Item> {
+        let (block, rest, sizes) = (self.blocks.next()?, &mut self.rest, self.sizes);
+        let (codes, later) = std::mem::take(&mut rest.codes).split_first_chunk_mut()?;
+        rest.codes = later;
+        let parts = BlockParts {
+            codes,
+            scale: take(&mut rest.scales, sizes.scales)?,
+            least: take(&mut rest.minima, sizes.minima)?,
+            sub_scales: take(&mut rest.sub_scales, sizes.sub_scales)?,
+            sub_minima: take(&mut rest.sub_minima, sizes.sub_minima)?,
+        };
+        Some((block, parts))
+    }
+}
+
+#[inline(always)]
+fn each<'a, const BYTES: usize, const N: usize>(
+    blocks: &'a [u8],
+    sizes: PartSizes,
+    run: &'a mut ScaledRun<'_>,
+) -> Each<'a, BYTES, N> {
+    let rest = ScaledRun {
         codes: &mut *run.codes,
         scales: &mut *run.scales,
         minima: &mut *run.minima,
         sub_scales: &mut *run.sub_scales,
         sub_minima: &mut *run.sub_minima,
     };
-    for block in blocks.as_chunks().0 {
-        let Some((codes, later)) = rest.codes.split_first_chunk_mut() else { break };
-        rest.codes = later;
-        let (Some(scale), Some(least), Some(sub_scales), Some(sub_minima)) = (
-            take(&mut rest.scales, sizes.scales),
-            take(&mut rest.minima, sizes.minima),
-            take(&mut rest.sub_scales, sizes.sub_scales),
-            take(&mut rest.sub_minima, sizes.sub_minima),
-        ) else {
-            break;
-        };
-        write(block, BlockParts { codes, scale, least, sub_scales, sub_minima });
-    }
+    Each { blocks: blocks.as_chunks().0.iter(), sizes, rest }
 }
 
-/// Transcodes blocks like [`each`], for types with 32 codes and a leading scale. Such blocks are so numerous
-/// that handling the parts they lack would double the time.
-fn each_of_32<const BYTES: usize>(
-    blocks: &[u8],
-    run: &mut ScaledRun<'_>,
-    write: impl Fn(&[u8; BYTES], &mut [u8; 32]),
-) {
+/// Returns blocks and their codes like [`each`], for types with 32 codes and a leading scale, which it
+/// copies. Such blocks are so numerous that handling the parts they lack would double the time.
+#[inline(always)]
+fn each_of_32<'a, const BYTES: usize>(
+    blocks: &'a [u8],
+    run: &'a mut ScaledRun<'_>,
+) -> impl Iterator<Item = (&'a [u8; BYTES], &'a mut [u8; 32])> {
     let parts = run.scales.as_chunks_mut::<2>().0.iter_mut().zip(run.codes.as_chunks_mut().0);
-    for (block, (scale, codes)) in blocks.as_chunks::<BYTES>().0.iter().zip(parts) {
+    blocks.as_chunks::<BYTES>().0.iter().zip(parts).map(|(block, (scale, codes))| {
         scale.copy_from_slice(&block[..2]);
-        write(block, codes);
-    }
+        (block, codes)
+    })
 }
 
 /// Removes the first bytes from a slice. Returns `None` if it is too short.
+#[inline(always)]
 fn take<'a>(rest: &mut &'a mut [u8], bytes: usize) -> Option<&'a mut [u8]> {
     let (first, later) = std::mem::take(rest).split_at_mut_checked(bytes)?;
     *rest = later;
     Some(first)
 }
 
-pub(super) fn write(kind: BlockType, blocks: &[u8], sizes: PartSizes, run: &mut ScaledRun<'_>) {
+/// Transcodes blocks. Everything but the types without vectors is inlined, so that a caller compiles it for
+/// its own instructions.
+#[inline(always)]
+pub(super) fn write(kind: BlockType, blocks: &[u8], run: &mut ScaledRun<'_>) {
+    use BlockType as T;
+    macro_rules! each_block {
+        ($kind:expr, $write:ident) => {
+            for (block, parts) in each(blocks, const { sizes($kind) }, run) {
+                $write(block, parts);
+            }
+        };
+        ($write:ident) => {
+            for (block, codes) in each_of_32(blocks, run) {
+                $write(block, codes);
+            }
+        };
+    }
+    match kind {
+        T::Q4_0 | T::Iq4Nl => each_block!(q4_0),
+        T::Q4_1 => each_block!(T::Q4_1, q4_1),
+        T::Q5_0 => each_block!(q5_0),
+        T::Q5_1 => each_block!(T::Q5_1, q5_1),
+        T::Q8_0 => each_block!(q8_0),
+        T::Q2K => each_block!(T::Q2K, q2_k),
+        T::Q3K => each_block!(T::Q3K, q3_k),
+        T::Q4K => each_block!(T::Q4K, q4_k),
+        T::Q5K => each_block!(T::Q5K, q5_k),
+        T::Q6K => each_block!(T::Q6K, q6_k),
+        T::Iq4Xs => each_block!(T::Iq4Xs, iq4_xs),
+        T::Mxfp4 => each_block!(T::Mxfp4, mxfp4),
+        T::Nvfp4 => each_block!(T::Nvfp4, nvfp4),
+        _ => write_plain(kind, blocks, sizes(kind), run),
+    }
+}
+
+const fn sizes(kind: BlockType) -> PartSizes {
+    PartSizes::new(&form(kind), kind.elements())
+}
+
+/// Transcodes blocks of types whose loops have no vectors: those with grids, and the rare ones.
+#[inline(never)]
+fn write_plain(kind: BlockType, blocks: &[u8], sizes: PartSizes, run: &mut ScaledRun<'_>) {
     use BlockType as T;
     match kind {
-        T::Q4_0 | T::Iq4Nl => each_of_32(blocks, run, q4_0),
-        T::Q4_1 => each(blocks, sizes, run, q4_1),
-        T::Q5_0 => each_of_32(blocks, run, q5_0),
-        T::Q5_1 => each(blocks, sizes, run, q5_1),
-        T::Q8_0 => each_of_32(blocks, run, q8_0),
-        T::Q2K => each(blocks, sizes, run, q2_k),
-        T::Q3K => each(blocks, sizes, run, q3_k),
-        T::Q4K => each(blocks, sizes, run, q4_k),
-        T::Q5K => each(blocks, sizes, run, q5_k),
-        T::Q6K => each(blocks, sizes, run, q6_k),
-        T::Iq4Xs => each(blocks, sizes, run, iq4_xs),
-        T::Mxfp4 => each(blocks, sizes, run, mxfp4),
-        T::Nvfp4 => each(blocks, sizes, run, nvfp4),
         T::Iq2Xxs => integers(blocks, sizes, run, iq2_code, i_quants::iq2_xxs),
         T::Iq2Xs => integers(blocks, sizes, run, iq2_code, i_quants::iq2_xs),
         T::Iq2S => integers(blocks, sizes, run, iq2_code, i_quants::iq2_s),
@@ -100,19 +148,28 @@ pub(super) fn write(kind: BlockType, blocks: &[u8], sizes: PartSizes, run: &mut 
         T::Iq3S => integers(blocks, sizes, run, iq3_s_code, i_quants::iq3_s),
         T::Iq1S => integers(blocks, sizes, run, iq1_code, i_quants::iq1_s),
         T::Iq1M => integers(blocks, sizes, run, iq1_code, i_quants::iq1_m),
-        T::Tq1_0 => each(blocks, sizes, run, |block, parts| {
-            small(ternary::tq1_0(block), &block[52..54], parts);
-        }),
-        T::Tq2_0 => each(blocks, sizes, run, |block, parts| {
-            small(ternary::tq2_0(block), &block[64..66], parts);
-        }),
-        T::Q1_0 => each(blocks, sizes, run, |block, parts| {
-            // Prefixes 0 and 1 represent -1, 2 and 3 represent 1.
-            small(ternary::q1_0(block).map(|bit| 2 * bit), &block[..2], parts);
-        }),
-        T::Q2_0 => each(blocks, sizes, run, |block, parts| {
-            small(ternary::q2_0(block), &block[..2], parts);
-        }),
+        T::Tq1_0 => {
+            for (block, parts) in each(blocks, sizes, run) {
+                small(ternary::tq1_0(block), &block[52..54], parts);
+            }
+        }
+        T::Tq2_0 => {
+            for (block, parts) in each(blocks, sizes, run) {
+                small(ternary::tq2_0(block), &block[64..66], parts);
+            }
+        }
+        T::Q1_0 => {
+            for (block, parts) in each(blocks, sizes, run) {
+                // Prefixes 0 and 1 represent -1, 2 and 3 represent 1.
+                small(ternary::q1_0(block).map(|bit| 2 * bit), &block[..2], parts);
+            }
+        }
+        T::Q2_0 => {
+            for (block, parts) in each(blocks, sizes, run) {
+                small(ternary::q2_0(block), &block[..2], parts);
+            }
+        }
+        _ => debug_assert!(false, "a type with vectors"),
     }
 }
 
@@ -129,7 +186,7 @@ fn integers<const BYTES: usize>(
     code: impl Fn(i8) -> u8,
     read: impl Fn(&[u8; BYTES]) -> IntegerBlock,
 ) {
-    each(blocks, sizes, run, |block, mut parts: BlockParts<'_, 256>| {
+    for (block, mut parts) in each::<_, 256>(blocks, sizes, run) {
         let block = read(block);
         parts.scale(&block.scale.to_le_bytes());
         *parts.codes = block.values.map(&code);
@@ -138,7 +195,7 @@ fn integers<const BYTES: usize>(
         for (out, factor) in parts.sub_scales.iter_mut().zip(block.factors.iter().step_by(step)) {
             *out = *factor;
         }
-    });
+    }
 }
 
 /// Returns, for each value as a byte, the 3-bit code of the first table value that is not below it.
@@ -184,107 +241,151 @@ const fn signed_code(magnitude: u8, is_negative: bool) -> u8 {
     ((8 | magnitude) ^ flip) << 4
 }
 
+/// Computes codes from one byte each.
+#[inline(always)]
+fn from_bytes<const N: usize>(bytes: &[u8; N], code: impl Fn(u8) -> u8) -> [u8; N] {
+    let mut out = [0; N];
+    for (out, byte) in out.iter_mut().zip(bytes) {
+        *out = code(*byte);
+    }
+    out
+}
+
+/// Computes codes from two bytes each.
+#[inline(always)]
+fn from_pairs<const N: usize>(
+    first: &[u8; N],
+    second: &[u8; N],
+    code: impl Fn(u8, u8) -> u8,
+) -> [u8; N] {
+    let mut out = [0; N];
+    for ((out, first), second) in out.iter_mut().zip(first).zip(second) {
+        *out = code(*first, *second);
+    }
+    out
+}
+
 /// Writes the nibbles of each `N` bytes to the upper four bits of 2 `N` codes, low halves first.
+#[inline(always)]
 fn nibbles<const N: usize>(bytes: &[u8], codes: &mut [u8]) {
     for (bytes, codes) in bytes.as_chunks::<N>().0.iter().zip(pairs_of::<N>(codes)) {
         let [low, high] = codes else { continue };
-        *low = bytes.map(|byte| byte << 4);
-        *high = bytes.map(|byte| byte & 0xf0);
-    }
-}
-
-/// Writes nibbles like [`nibbles`], to the four bits after the highest one.
-fn later_nibbles<const N: usize>(bytes: &[u8], codes: &mut [u8]) {
-    for (bytes, codes) in bytes.as_chunks::<N>().0.iter().zip(pairs_of::<N>(codes)) {
-        let [low, high] = codes else { continue };
-        *low = bytes.map(|byte| (byte & 15) << 3);
-        *high = bytes.map(|byte| byte >> 1 & 0x78);
+        *low = from_bytes(bytes, |byte| byte << 4);
+        *high = from_bytes(bytes, |byte| byte & 0xf0);
     }
 }
 
 /// Returns pairs of `N` codes each.
+#[inline(always)]
 fn pairs_of<const N: usize>(codes: &mut [u8]) -> impl Iterator<Item = &mut [[u8; N]]> {
     codes.as_chunks_mut::<N>().0.chunks_exact_mut(2)
 }
 
-/// Sets the highest bit of the codes from the bits of a word.
-fn first_bits(word: [u8; 4], codes: &mut [u8; 32]) {
-    for (code, at) in codes.iter_mut().zip(0..) {
-        *code |= ((u32::from_le_bytes(word) >> at & 1) as u8) << 7;
+/// Writes 5-bit codes from nibbles, low halves first, and from the bits of a word, their highest ones.
+#[inline(always)]
+fn five_bits(word: &[u8; 4], bytes: &[u8; 16], codes: &mut [u8; 32]) {
+    let [first, second] = bytes.as_chunks::<8>().0 else { return };
+    let [first, second] = [first, second].map(|bytes| u64::from_le_bytes(*bytes));
+    let lower = [first << 3, second << 3, first >> 1, second >> 1];
+    for ((out, lower), byte) in codes.as_chunks_mut().0.iter_mut().zip(lower).zip(word) {
+        // Byte k keeps bit k, and the sum moves it to the highest bit.
+        let bits = u64::from(*byte) * EACH & 0x8040_2010_0804_0201;
+        let highest = (bits + 0x7f * EACH) & (0x80 * EACH);
+        *out = (lower & (0x78 * EACH) | highest).to_le_bytes();
     }
 }
 
+#[inline(always)]
 fn q4_0(block: &[u8; 18], codes: &mut [u8; 32]) {
     nibbles::<16>(&block[2..], codes);
 }
 
+#[inline(always)]
 fn q4_1(block: &[u8; 20], mut parts: BlockParts<'_, 32>) {
     parts.scale(&block[..2]);
     parts.least(&block[2..4]);
     nibbles::<16>(&block[4..], parts.codes);
 }
 
+#[inline(always)]
 fn q5_0(block: &[u8; 22], codes: &mut [u8; 32]) {
-    later_nibbles::<16>(&block[6..], codes);
-    first_bits([block[2], block[3], block[4], block[5]], codes);
+    let (Some(word), Some(bytes)) = (block[2..].first_chunk(), block.last_chunk()) else { return };
+    five_bits(word, bytes, codes);
 }
 
+#[inline(always)]
 fn q5_1(block: &[u8; 24], mut parts: BlockParts<'_, 32>) {
     parts.scale(&block[..2]);
     parts.least(&block[2..4]);
-    later_nibbles::<16>(&block[8..], parts.codes);
-    first_bits([block[4], block[5], block[6], block[7]], parts.codes);
+    let (Some(word), Some(bytes)) = (block[4..].first_chunk(), block.last_chunk()) else { return };
+    five_bits(word, bytes, parts.codes);
 }
 
+#[inline(always)]
 fn q8_0(block: &[u8; 34], codes: &mut [u8; 32]) {
-    for (code, byte) in codes.iter_mut().zip(&block[2..]) {
-        *code = byte ^ 0x80;
-    }
+    let Some(bytes) = block.last_chunk() else { return };
+    *codes = from_bytes(bytes, |byte| byte ^ 0x80);
 }
 
-/// Sets two bits of each code, shifted. Each 32 bytes hold four sets of 32 codes.
-fn pairs_of_bits(bytes: &[u8], codes: &mut [u8; 256], shift: u32) {
-    for (bytes, codes) in bytes.chunks_exact(32).zip(codes.as_chunks_mut::<128>().0) {
-        for (codes, pair) in codes.as_chunks_mut::<32>().0.iter_mut().zip([0, 2, 4, 6]) {
-            for (code, byte) in codes.iter_mut().zip(bytes) {
-                *code |= (byte >> pair & 3) << shift;
-            }
-        }
-    }
-}
-
-/// Sets one bit of each code, shifted. The 32 bytes hold eight sets of 32 codes.
-fn single_bits(bytes: &[u8], codes: &mut [u8; 256], shift: u32) {
-    for (codes, at) in codes.as_chunks_mut::<32>().0.iter_mut().zip(0..8) {
-        for (code, byte) in codes.iter_mut().zip(bytes) {
-            *code |= (byte >> at & 1) << shift;
-        }
-    }
-}
-
+#[inline(always)]
 fn q2_k(block: &[u8; 84], mut parts: BlockParts<'_, 256>) {
     parts.scale(&block[80..82]);
     parts.least(&block[82..84]);
     // The scale is in the lower nibble and the minimum in the upper one, as in the codec.
     parts.sub_scales.copy_from_slice(&block[..16]);
-    parts.codes.fill(0);
-    pairs_of_bits(&block[16..80], parts.codes, 6);
+    let sets = parts.codes.as_chunks_mut::<32>().0.chunks_exact_mut(4);
+    for (bytes, codes) in block[16..80].as_chunks::<32>().0.iter().zip(sets) {
+        let [a, b, c, d] = codes else { continue };
+        *a = from_bytes(bytes, |byte| byte << 6);
+        *b = from_bytes(bytes, |byte| byte << 4 & 0xc0);
+        *c = from_bytes(bytes, |byte| byte << 2 & 0xc0);
+        *d = from_bytes(bytes, |byte| byte & 0xc0);
+    }
 }
 
+/// Writes the signed scales of 16 groups, four at a time; see [`crate::gguf::k_quants::signed_scale`].
+#[inline(always)]
+fn signed_scales(packed: &[u8], sub_scales: &mut [u8]) {
+    let [low, two] = [0x0f0f_0f0f, 0x3030_3030];
+    let (first, second, tops) = (word(packed, 0), word(packed, 4), word(packed, 8));
+    let scales = [
+        first & low | tops << 4 & two,
+        second & low | tops << 2 & two,
+        first >> 4 & low | tops & two,
+        second >> 4 & low | tops >> 2 & two,
+    ];
+    for (out, scales) in sub_scales.as_chunks_mut().0.iter_mut().zip(scales) {
+        // The highest bits keep each byte's borrow from the next one.
+        let less = ((scales | 0x8080_8080) - 0x2020_2020) ^ 0x8080_8080;
+        *out = less.to_le_bytes();
+    }
+}
+
+#[inline(always)]
 fn q3_k(block: &[u8; 110], mut parts: BlockParts<'_, 256>) {
     parts.scale(&block[108..]);
-    for (group, out) in parts.sub_scales.iter_mut().enumerate() {
-        *out = signed_scale(&block[96..108], group).to_le_bytes()[0];
+    signed_scales(&block[96..108], parts.sub_scales);
+    let Some(high) = block.first_chunk::<32>() else { return };
+    let sets = parts.codes.as_chunks_mut::<32>().0.chunks_exact_mut(4);
+    for ((bytes, codes), at) in block[32..96].as_chunks().0.iter().zip(sets).zip([0, 4]) {
+        let [a, b, c, d] = codes else { continue };
+        let high = from_bytes(high, |byte| byte >> at);
+        *a = from_pairs(bytes, &high, |byte, high| byte << 5 & 0x60 | high << 7);
+        *b = from_pairs(bytes, &high, |byte, high| byte << 3 & 0x60 | high << 6 & 0x80);
+        *c = from_pairs(bytes, &high, |byte, high| byte << 1 & 0x60 | high << 5 & 0x80);
+        *d = from_pairs(bytes, &high, |byte, high| byte >> 1 & 0x60 | high << 4 & 0x80);
     }
-    parts.codes.fill(0);
-    single_bits(&block[..32], parts.codes, 7);
-    pairs_of_bits(&block[32..96], parts.codes, 5);
+}
+
+#[inline(always)]
+fn word(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
 /// Writes the scales and minima of the groups of 32, four at a time.
+#[inline(always)]
 fn scales_of_32(packed: &[u8], parts: &mut BlockParts<'_, 256>) {
-    let word = |at: usize| u32::from_le_bytes(std::array::from_fn(|byte| packed[at + byte]));
-    let (first, second, halves) = (word(0), word(4), word(8));
+    let (first, second, halves) = (word(packed, 0), word(packed, 4), word(packed, 8));
     let [low, two] = [0x0f0f_0f0f, 0x3030_3030];
     let scales = [first & (low | two), halves & low | first >> 2 & two];
     let minima = [second & (low | two), halves >> 4 & low | second >> 2 & two];
@@ -295,6 +396,7 @@ fn scales_of_32(packed: &[u8], parts: &mut BlockParts<'_, 256>) {
     }
 }
 
+#[inline(always)]
 fn q4_k(block: &[u8; 144], mut parts: BlockParts<'_, 256>) {
     parts.scale(&block[..2]);
     parts.least(&block[2..4]);
@@ -302,26 +404,39 @@ fn q4_k(block: &[u8; 144], mut parts: BlockParts<'_, 256>) {
     nibbles::<32>(&block[16..], parts.codes);
 }
 
+#[inline(always)]
 fn q5_k(block: &[u8; 176], mut parts: BlockParts<'_, 256>) {
     parts.scale(&block[..2]);
     parts.least(&block[2..4]);
     scales_of_32(&block[4..16], &mut parts);
-    later_nibbles::<32>(&block[48..], parts.codes);
-    single_bits(&block[16..48], parts.codes, 7);
+    let Some(high) = block[16..].first_chunk::<32>() else { return };
+    let bytes = block[48..].as_chunks::<32>().0.iter();
+    for ((bytes, codes), at) in bytes.zip(pairs_of::<32>(parts.codes)).zip([0, 2, 4, 6]) {
+        let [a, b] = codes else { continue };
+        let high = from_bytes(high, |byte| byte >> at);
+        *a = from_pairs(bytes, &high, |byte, high| byte << 3 & 0x78 | high << 7);
+        *b = from_pairs(bytes, &high, |byte, high| byte >> 1 & 0x78 | high << 6 & 0x80);
+    }
 }
 
+#[inline(always)]
 fn q6_k(block: &[u8; 210], mut parts: BlockParts<'_, 256>) {
     parts.scale(&block[208..]);
     parts.sub_scales.copy_from_slice(&block[192..208]);
-    for (bytes, codes) in block[..128].as_chunks::<64>().0.iter().zip(parts.codes.chunks_mut(128)) {
-        let (low, high) = codes.split_at_mut(64);
-        for ((low, high), byte) in low.iter_mut().zip(high).zip(bytes) {
-            (*low, *high) = ((byte & 15) << 2, byte >> 2 & 0x3c);
-        }
+    let low = block[..128].as_chunks::<32>().0.chunks_exact(2);
+    let high = block[128..192].as_chunks::<32>().0;
+    let sets = parts.codes.as_chunks_mut::<32>().0.chunks_exact_mut(4);
+    for ((low, high), codes) in low.zip(high).zip(sets) {
+        // 64 bytes hold the low halves of 64 weights, then those of the following 64.
+        let ([first, second], [a, b, c, d]) = (low, codes) else { continue };
+        *a = from_pairs(first, high, |low, high| low << 2 & 0x3c | high << 6);
+        *b = from_pairs(second, high, |low, high| low << 2 & 0x3c | high << 4 & 0xc0);
+        *c = from_pairs(first, high, |low, high| low >> 2 & 0x3c | high << 2 & 0xc0);
+        *d = from_pairs(second, high, |low, high| low >> 2 & 0x3c | high & 0xc0);
     }
-    pairs_of_bits(&block[128..192], parts.codes, 6);
 }
 
+#[inline(always)]
 fn iq4_xs(block: &[u8; 136], mut parts: BlockParts<'_, 256>) {
     parts.scale(&block[..2]);
     let high = u16::from_le_bytes([block[2], block[3]]);
@@ -332,24 +447,40 @@ fn iq4_xs(block: &[u8; 136], mut parts: BlockParts<'_, 256>) {
     nibbles::<16>(&block[8..], parts.codes);
 }
 
-/// Converts FP4 elements in the upper four bits to ascending codes.
-fn ascending(codes: &mut [u8]) {
-    for code in codes {
-        *code = signed_code(*code >> 4 & 7, *code >> 7 == 1);
-    }
+/// Converts FP4 elements in the upper four bits of bytes to ascending codes. The sign is flipped, and so are
+/// the other bits of negative elements.
+#[inline(always)]
+fn ascending(elements: u64) -> [u8; 8] {
+    let signs = elements & (0x80 * EACH);
+    (elements ^ (signs >> 1 | signs >> 2 | signs >> 3) ^ (0x80 * EACH)).to_le_bytes()
 }
 
+/// Returns the ascending codes of FP4 elements: those of the low halves, and those of the high halves.
+#[inline(always)]
+fn fp4(bytes: &[u8; 8]) -> [[u8; 8]; 2] {
+    let bytes = u64::from_le_bytes(*bytes);
+    [ascending(bytes << 4 & (0xf0 * EACH)), ascending(bytes & (0xf0 * EACH))]
+}
+
+#[inline(always)]
 fn mxfp4(block: &[u8; 17], parts: BlockParts<'_, 32>) {
     parts.sub_scales.copy_from_slice(&block[..1]);
-    nibbles::<16>(&block[1..], parts.codes);
-    ascending(parts.codes);
+    let ([a, b, c, d], [first, second]) =
+        (parts.codes.as_chunks_mut::<8>().0, block[1..].as_chunks().0)
+    else {
+        return;
+    };
+    [*a, *c] = fp4(first);
+    [*b, *d] = fp4(second);
 }
 
+#[inline(always)]
 fn nvfp4(block: &[u8; 36], parts: BlockParts<'_, 64>) {
     for (out, scale) in parts.sub_scales.iter_mut().zip(&block[..4]) {
         // NaN counts as zero, and signs are ignored.
         *out = if *scale == 0x7f { 0 } else { scale & 0x7f };
     }
-    nibbles::<8>(&block[4..], parts.codes);
-    ascending(parts.codes);
+    for (bytes, codes) in block[4..].as_chunks().0.iter().zip(pairs_of::<8>(parts.codes)) {
+        codes.copy_from_slice(&fp4(bytes));
+    }
 }

@@ -45,15 +45,15 @@ pub(super) struct PartSizes {
 }
 
 impl PartSizes {
-    pub fn new(form: &ScaledForm, columns: usize) -> Self {
-        let scales = columns.div_ceil(32 * usize::from(form.span)) * form.scale.bytes();
-        let subs = columns / usize::from(form.sub_block);
-        let has = |there: bool, bytes: usize| if there { bytes } else { 0 };
+    pub const fn new(form: &ScaledForm, columns: usize) -> Self {
+        let scales = columns.div_ceil(32 * form.span as usize) * form.scale.bytes();
+        let subs = columns / form.sub_block as usize;
+        let has_minima = !matches!(form.minima, Minima::None);
         Self {
             scales,
-            minima: has(form.minima != Minima::None, scales),
+            minima: if has_minima { scales } else { 0 },
             sub_scales: subs * form.sub_scale.bytes(),
-            sub_minima: has(form.has_sub_minima(), subs),
+            sub_minima: if form.has_sub_minima() { subs } else { 0 },
         }
     }
 }

@@ -140,6 +140,31 @@ fn transcoded_weights_are_those_of_the_blocks_bit_for_bit() {
     }
 }
 
+/// The reference of each byte is the version without wide vectors, and that of its weights the test above.
+#[test]
+fn all_vectors_transcode_to_the_same_bytes() {
+    let mut random = Random(11);
+    for kind in BlockType::ALL {
+        for count in [0, 1, 2, 7, 64] {
+            let bytes: Vec<u8> = (0..count * kind.bytes()).map(|_| random.next() as u8).collect();
+            // More output than blocks, or less.
+            for columns in [count + 1, count.max(2) - 1] {
+                let mut of_versions = wide::versions().into_iter().map(|(name, write)| {
+                    let whole = ScaledBlocks::whole(kind);
+                    let mut rows = whole.rows(1, columns * kind.elements()).unwrap();
+                    rows.codes.fill(0xa5);
+                    write(kind, &bytes, &mut ScaledRun::from_row(&mut rows, 0));
+                    (name, rows)
+                });
+                let (_, expected) = of_versions.next().unwrap();
+                for (name, found) in of_versions {
+                    assert!(found == expected, "{}: {name}, {count} blocks", kind.name());
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn planes_hold_the_weights_of_the_blocks_bit_for_bit() {
     let mut random = Random(9);
