@@ -286,9 +286,9 @@ impl PageQueries<'_> {
     }
 
     /// Converts scores to weights, and merges their maxima and sums into the states.
+    #[expect(clippy::needless_range_loop, reason = "zips of many slices become slow calls")]
     #[inline(always)]
     fn weigh<V: Vector>(&mut self, factors: &PageFloats, value_scales: Option<&[f32]>) {
-        // Index loops: zips of many slices become calls that cost as much as the work itself.
         for q in 0..self.visible.len() {
             let end = self.seen(self.visible[q]);
             let scores = &mut self.scores.as_chunks_mut::<PAGE_POSITIONS>().0[q];
@@ -431,7 +431,7 @@ impl PageQueries<'_> {
         let width = cols.len();
         let size = Size { rows: rows.len(), depth: common, cols: width };
         let weights = weights_of(&self.scores[rows.start * PAGE_POSITIONS..]);
-        let block = StridedMut { elements: &mut *self.panels.block, stride: width };
+        let block = StridedMut { elements: &mut self.panels.block, stride: width };
         product::<V, B, FETCH>(size, weights, values, ahead, block, Sums::Set);
         for (index, q) in rows.enumerate() {
             let size = Size { rows: 1, depth: self.seen(self.visible[q]) - common, cols: width };
@@ -542,8 +542,8 @@ const SUMMED: usize = 4;
 #[inline(always)]
 fn weights<V: Vector>(scores: &mut PageFloats) -> f32 {
     let max = page_max::<V>(scores);
-    for i in 0..PAGE_POSITIONS {
-        scores[i] = math::exp(scores[i] - max);
+    for score in scores.iter_mut() {
+        *score = math::exp(*score - max);
     }
     max
 }
