@@ -368,11 +368,13 @@ impl PageQueries<'_> {
             let values = Strided { elements: values, stride: d };
             return self.gather_columns::<V, B, true>(0..self.value_dim, values, next);
         }
+        // Default: there may be no queries.
         let most = self.visible.last().map_or(0, |last| self.seen(*last));
         let mut wide = std::mem::take(&mut self.panels.wide);
         for col in (0..self.value_dim).step_by(PANEL) {
             let cols = PANEL.min(self.value_dim - col);
             let values = Strided { elements: &values[col..], stride: d };
+            // Default: there may be no next page.
             let ahead = next.get(col * PAGE_POSITIONS..).unwrap_or(&[]);
             let values = panel::<V, B>(most, cols, values, ahead, &mut wide);
             self.gather_columns::<V, f32, false>(col..col + cols, values, &[]);

@@ -46,14 +46,14 @@ impl<T> Strided<'_, T> {
     }
 }
 
-/// What becomes of the sums of a product.
+/// Destination of the sums of a product.
 #[derive(Clone, Copy, Debug)]
 pub enum Sums<'a> {
-    /// They overwrite the output.
+    /// Overwrites the output.
     Set,
-    /// They start from the output, and overwrite it.
+    /// Starts from the output, and overwrites it.
     Continue,
-    /// `out = fma(out, old, sum * new)` with `[old, new]` for each row.
+    /// Computes `out = fma(out, old, sum * new)` with `[old, new]` for each row.
     Merge(&'a [[f32; 2]]),
 }
 

@@ -13,7 +13,7 @@ pub mod x86;
 
 /// A vector of sixteen floats.
 pub trait Vector: Copy {
-    /// Whether 32 registers hold a vector each, so that a product has blocks of sixteen sums.
+    /// Presence of 32 registers of a vector each, so that a product has blocks of sixteen sums.
     const IS_WIDE: bool = false;
 
     /// Loads sixteen floats.

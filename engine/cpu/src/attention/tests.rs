@@ -39,7 +39,7 @@ fn page<T: Copy>(elements: &[T], unseen: T, index: usize, head_dim: usize) -> [V
 /// Scales of keys and values of a page.
 type Scales = [[f32; PAGE_POSITIONS]; 2];
 
-/// The definition, one float after the other: weighted values of one query.
+/// Computes the weighted values of one query as they are defined, one float after the other.
 fn defined<T: Element>(
     query: &[f32],
     visible: Range<usize>,
