@@ -340,7 +340,7 @@ fn attention(criterion: &mut Criterion) {
         for (kind, kv, bytes) in kinds {
             let name = format!("attention, {queries} queries, a page of {kind}");
             each(&mut criterion.benchmark_group(name), 2 * 64 * HEAD * bytes, |kernels| {
-                kernels.attend_page(black_box(kv), 0, 0.1, &mut rows);
+                kernels.attend_page(black_box(kv), None, 0, 0.1, &mut rows);
             });
         }
     }
@@ -367,7 +367,8 @@ fn latent_attention(criterion: &mut Criterion) {
         for (kind, latents, bytes) in kinds {
             let name = format!("latent attention, {queries} queries, a page of {kind}");
             each(&mut criterion.benchmark_group(name), 64 * WIDTH * bytes, |kernels| {
-                kernels.attend_page(black_box(KvBlock::Shared(latents)), 0, 0.1, &mut rows);
+                let kv = black_box(KvBlock::Shared(latents));
+                kernels.attend_page(kv, None, 0, 0.1, &mut rows);
             });
         }
     }

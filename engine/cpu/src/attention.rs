@@ -12,14 +12,20 @@
 //! Keys are stored transposed in their page, so that one query element is multiplied with 64 positions and
 //! nothing is summed across lanes.
 
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
 
 use half::f16;
 use nestling_formats::memory::{OutOfMemory, try_reserve};
 
 use super::aligned::{AlignedFloats, STEP};
-use super::math;
-use super::vector::{Right, Size, Strided, StridedMut, Vector, product, widen};
+use super::math::{self, LANES};
+use super::product::{
+    PageFloats, Size, Strided, StridedMut, Sums, page_max, page_sums, product, widen,
+};
+use super::vector::{Right, Vector};
 use crate::fused::Fused;
 use nestling_core::kv_cache::PAGE_POSITIONS;
 
@@ -98,9 +104,18 @@ pub struct AttentionRows {
     states: Vec<AttentionState>, // [Q]
     out: AlignedFloats,     // [Q, value_dim]
     scores: AlignedFloats,  // [Q, 64]
-    block: AlignedFloats,   // [Q, value_dim]
-    keys: AlignedFloats,    // [head_dim, 64]
-    values: AlignedFloats,  // [64, head_dim]
+    /// Factors of the accumulators and of the page.
+    merges: Vec<[f32; 2]>, // [Q]
+    panels: Panels,
+    keys: AlignedFloats,   // [head_dim, 64]
+    values: AlignedFloats, // [64, head_dim]
+}
+
+/// Working memory of a page.
+#[derive(Clone, Debug, Default)]
+struct Panels {
+    wide: AlignedFloats,  // [max(head_dim, 64), 32]
+    block: AlignedFloats, // [MERGED, value_dim]
 }
 
 impl AttentionRows {
@@ -123,9 +138,12 @@ impl AttentionRows {
         reserve(&mut self.starts, queries)?;
         reserve(&mut self.visible, queries)?;
         reserve(&mut self.states, queries)?;
-        for values in [&mut self.queries, &mut self.out, &mut self.block] {
+        reserve(&mut self.merges, queries)?;
+        for values in [&mut self.queries, &mut self.out] {
             values.try_reserve(queries * head_dim)?;
         }
+        self.panels.wide.try_reserve(head_dim.max(PAGE_POSITIONS) * PANEL)?;
+        self.panels.block.try_reserve(MERGED * head_dim)?;
         self.scores.try_reserve(queries * PAGE_POSITIONS)?;
         for values in [&mut self.keys, &mut self.values] {
             values.try_reserve(head_dim * PAGE_POSITIONS)?;
@@ -148,7 +166,10 @@ impl AttentionRows {
         self.states.resize(count, AttentionState::EMPTY);
         self.out.resize(count * value_dim);
         self.out.fill(0.0);
-        self.block.resize(count * value_dim);
+        self.merges.clear();
+        self.merges.resize(count, [0.0; 2]);
+        self.panels.wide.resize(d.max(PAGE_POSITIONS) * PANEL);
+        self.panels.block.resize(MERGED * value_dim);
         self.scores.resize(count * PAGE_POSITIONS);
         self.keys.resize(d * PAGE_POSITIONS);
         self.values.resize(d * PAGE_POSITIONS);
@@ -174,10 +195,12 @@ impl AttentionRows {
     }
 }
 
-/// Adds the page whose first position is `first` to the accumulators of all queries.
+/// Adds the page whose first position is `first` to the accumulators of all queries, and fetches the keys of the
+/// page `next`.
 #[inline(always)]
-pub(super) fn attend_page<V: Vector, const VECTORS: usize>(
+pub(super) fn attend_page<V: Vector>(
     kv: KvBlock,
+    next: Option<KvBlock>,
     first: usize,
     scale: f32,
     rows: &mut AttentionRows,
@@ -198,17 +221,30 @@ pub(super) fn attend_page<V: Vector, const VECTORS: usize>(
         states: &mut rows.states[from..to],
         out: &mut rows.out[from * value_dim..to * value_dim],
         scores: &mut rows.scores[..visible.len() * PAGE_POSITIONS],
-        block: &mut rows.block,
+        merges: &mut rows.merges[..visible.len()],
+        panels: &mut rows.panels,
     };
     let (factors, value_scales) = position_factors(kv, scale);
-    if let KvBlock::F16 { keys, values } = kv
-        && visible.len() <= MERGED
-    {
-        // Each element is used once, so that it is widened on use.
-        return page.attend::<V, VECTORS, f16>(keys, values, factors, value_scales);
+    match (kv, next) {
+        (KvBlock::F32 { keys, values }, next) => {
+            let next = if let Some(KvBlock::F32 { keys, .. }) = next { keys } else { &[] };
+            page.attend::<V, f32>(keys, values, next, factors, None);
+        }
+        (KvBlock::F16 { keys, values }, next) => {
+            let next = if let Some(KvBlock::F16 { keys, .. }) = next { keys } else { &[] };
+            page.attend::<V, f16>(keys, values, next, factors, None);
+        }
+        (KvBlock::Int8 { keys, values, .. }, next) => {
+            let next = if let Some(KvBlock::Int8 { keys, .. }) = next { keys } else { &[] };
+            page.attend::<V, i8>(keys, values, next, factors, value_scales);
+        }
+        (KvBlock::Shared(shared), _) => {
+            let (wide_keys, wide_values) = (&mut *rows.keys, &mut *rows.values);
+            let (keys, values) =
+                shared_floats::<V>(shared, most, d, value_dim, wide_keys, wide_values);
+            page.attend::<V, f32>(keys, values, &[], factors, None);
+        }
     }
-    let (keys, values) = as_floats::<V>(kv, most, d, value_dim, &mut rows.keys, &mut rows.values);
-    page.attend::<V, VECTORS, f32>(keys, values, factors, value_scales);
 }
 
 /// Queries that see positions of a page, with their accumulators.
@@ -222,49 +258,213 @@ struct PageQueries<'a> {
     states: &'a mut [AttentionState],
     out: &'a mut [f32],
     scores: &'a mut [f32],
-    block: &'a mut [f32],
+    merges: &'a mut [[f32; 2]],
+    panels: &'a mut Panels,
 }
 
+/// Maximum number of queries whose products convert elements of keys and values as they use them. For more queries,
+/// panels are converted first.
+const CONVERTING_MAX: usize = 16;
+
+/// Number of columns of a panel of floats, which stays in the first-level cache while all queries use it.
+const PANEL: usize = 32;
+
 impl PageQueries<'_> {
-    /// Adds the page's keys, `[d, 64]`, and values, with rows of `d` elements.
+    /// Adds the page's keys, `[d, 64]`, and values, with rows of `d` elements. Fetches `next` meanwhile.
     #[inline(always)]
-    fn attend<V: Vector, const VECTORS: usize, B: Right>(
-        self,
+    fn attend<V: Vector, B: Right>(
+        mut self,
         keys: &[B],
         values: &[B],
-        factors: [f32; PAGE_POSITIONS],
+        next: &[B],
+        factors: PageFloats,
         value_scales: Option<&[f32]>,
     ) {
-        let Self { first, head_dim: d, value_dim, starts, visible, .. } = self;
-        let count = visible.len();
-        self.scores.fill(0.0);
-        let size = Size { rows: count, depth: d, cols: PAGE_POSITIONS };
-        let queries = Strided { elements: self.queries, stride: d };
-        let keys = Strided { elements: keys, stride: PAGE_POSITIONS };
-        let scores = StridedMut { elements: &mut *self.scores, stride: PAGE_POSITIONS };
-        product::<V, VECTORS, B>(size, queries, keys, scores);
-        // Index loops: zips of many slices become calls that cost as much as the work itself.
-        let mut merges = [[0.0f32; 2]; MERGED];
-        for q in (0..count).step_by(MERGED) {
-            let merged = MERGED.min(count - q);
-            let scores = &mut self.scores[q * PAGE_POSITIONS..][..merged * PAGE_POSITIONS];
-            for i in 0..merged {
-                let end = (visible[q + i] - first).min(PAGE_POSITIONS);
-                let visible = starts[q + i].saturating_sub(first)..end;
-                let scores = &mut scores.as_chunks_mut::<PAGE_POSITIONS>().0[i];
-                let state = &mut self.states[q + i];
-                merges[i] = weigh(scores, visible, &factors, value_scales, state);
+        self.score::<V, B>(keys, values);
+        self.weigh::<V>(&factors, value_scales);
+        self.gather::<V, B>(values, next);
+    }
+
+    /// Converts scores to weights, and merges their maxima and sums into the states.
+    #[expect(clippy::needless_range_loop, reason = "zips of many slices become slow calls")]
+    #[inline(always)]
+    fn weigh<V: Vector>(&mut self, factors: &PageFloats, value_scales: Option<&[f32]>) {
+        for q in 0..self.visible.len() {
+            let end = self.seen(self.visible[q]);
+            let scores = &mut self.scores.as_chunks_mut::<PAGE_POSITIONS>().0[q];
+            for i in 0..PAGE_POSITIONS {
+                scores[i] *= factors[i];
             }
-            let block = &mut self.block[..merged * value_dim];
-            let visible = &visible[q..q + merged];
-            gather::<V, VECTORS, B>(scores, visible, first, values, d, block, value_dim);
-            let out = &mut self.out[q * value_dim..][..merged * value_dim];
-            for i in 0..merged {
-                let (out, block) = (&mut out[i * value_dim..], &block[i * value_dim..]);
-                merge_rows(&mut out[..value_dim], &block[..value_dim], merges[i]);
+            // A score of negative infinity gets weight zero and affects neither maximum nor sum.
+            scores[..self.starts[q].saturating_sub(self.first)].fill(f32::NEG_INFINITY);
+            scores[end..].fill(f32::NEG_INFINITY);
+        }
+        let groups = self.scores.chunks_mut(LANES * PAGE_POSITIONS);
+        for (index, scores) in groups.enumerate() {
+            let (mut maxima, mut sums) = ([0.0; LANES], [0.0; LANES]);
+            let scores = scores.as_chunks_mut::<PAGE_POSITIONS>().0;
+            let count = scores.len();
+            for q in 0..count {
+                maxima[q] = weights::<V>(&mut scores[q]);
+            }
+            for q in (0..count).step_by(SUMMED) {
+                let last = count - 1;
+                let rows = [q, q + 1, q + 2, q + 3].map(|q| &scores[q.min(last)]);
+                sums[q..q + SUMMED].copy_from_slice(&page_sums::<V>(rows));
+            }
+            if let Some(scales) = value_scales {
+                for q in 0..count {
+                    for i in 0..PAGE_POSITIONS {
+                        scores[q][i] *= scales[i];
+                    }
+                }
+            }
+            let states = &mut self.states[index * LANES..][..count];
+            let merges = &mut self.merges[index * LANES..][..count];
+            if count >= SUMMED {
+                merge_all(states, &maxima, &sums, merges);
+            } else {
+                for q in 0..count {
+                    merges[q] = merge(&mut states[q], maxima[q], sums[q]);
+                }
             }
         }
     }
+
+    /// Computes products of queries and keys. Those of positions that a query does not see are unspecified.
+    #[inline(always)]
+    fn score<V: Vector, B: Right>(&mut self, keys: &[B], ahead: &[B]) {
+        let (d, count) = (self.head_dim, self.visible.len());
+        if count <= CONVERTING_MAX {
+            let size = Size { rows: count, depth: d, cols: PAGE_POSITIONS };
+            let queries = Strided { elements: self.queries, stride: d };
+            let keys = Strided { elements: keys, stride: PAGE_POSITIONS };
+            let scores = StridedMut { elements: &mut *self.scores, stride: PAGE_POSITIONS };
+            return product::<V, B, true>(size, queries, keys, ahead, scores, Sums::Set);
+        }
+        for col in (0..PAGE_POSITIONS).step_by(PANEL) {
+            let first = self.first + col;
+            let from = self.visible.partition_point(|visible| *visible <= first);
+            let to = self.starts.partition_point(|start| *start < first + PANEL);
+            if from >= to {
+                continue;
+            }
+            let keys = Strided { elements: &keys[col..], stride: PAGE_POSITIONS };
+            let wide = &mut self.panels.wide;
+            let keys = panel::<V, B>(d, PANEL, keys, &ahead[col * d..], wide);
+            let size = Size { rows: to - from, depth: d, cols: PANEL };
+            let queries = Strided { elements: &self.queries[from * d..], stride: d };
+            let scores = &mut self.scores[from * PAGE_POSITIONS + col..];
+            let scores = StridedMut { elements: scores, stride: PAGE_POSITIONS };
+            product::<V, f32, false>(size, queries, keys, &[], scores, Sums::Set);
+        }
+    }
+
+    /// Adds the weighted sums of the values that the queries see to the accumulators.
+    #[inline(always)]
+    fn gather<V: Vector, B: Right>(&mut self, values: &[B], next: &[B]) {
+        let d = self.head_dim;
+        if self.visible.len() <= CONVERTING_MAX {
+            let values = Strided { elements: values, stride: d };
+            return self.gather_columns::<V, B, true>(0..self.value_dim, values, next);
+        }
+        // Default: there may be no queries.
+        let most = self.visible.last().map_or(0, |last| self.seen(*last));
+        let mut wide = std::mem::take(&mut self.panels.wide);
+        for col in (0..self.value_dim).step_by(PANEL) {
+            let cols = PANEL.min(self.value_dim - col);
+            let values = Strided { elements: &values[col..], stride: d };
+            // Default: there may be no next page.
+            let ahead = next.get(col * PAGE_POSITIONS..).unwrap_or(&[]);
+            let values = panel::<V, B>(most, cols, values, ahead, &mut wide);
+            self.gather_columns::<V, f32, false>(col..col + cols, values, &[]);
+        }
+        self.panels.wide = wide;
+    }
+
+    /// Returns the number of positions of this page before the end of the visible positions.
+    #[inline(always)]
+    fn seen(&self, visible: usize) -> usize {
+        (visible - self.first).min(PAGE_POSITIONS)
+    }
+
+    /// Adds columns of the weighted sums. Memory beyond the positions that a query sees is unspecified and may hold
+    /// NaN, so that values visible to only some of the queries are added for each query separately.
+    #[inline(always)]
+    fn gather_columns<V: Vector, B: Right, const FETCH: bool>(
+        &mut self,
+        cols: Range<usize>,
+        values: Strided<B>,
+        ahead: &[B],
+    ) {
+        let count = self.visible.len();
+        let mut q = 0;
+        while q < count {
+            let depth = self.seen(self.visible[q]);
+            let same = self.visible[q..].partition_point(|visible| self.seen(*visible) == depth);
+            if same >= MERGED || q + same == count {
+                let size = Size { rows: same, depth, cols: cols.len() };
+                let weights = &self.scores[q * PAGE_POSITIONS..];
+                let weights = Strided { elements: weights, stride: PAGE_POSITIONS };
+                let out = &mut self.out[q * self.value_dim + cols.start..];
+                let out = StridedMut { elements: out, stride: self.value_dim };
+                let merges = Sums::Merge(&self.merges[q..]);
+                product::<V, B, FETCH>(size, weights, values, ahead, out, merges);
+                q += same;
+            } else {
+                let rows = MERGED.min(count - q);
+                self.gather_apart::<V, B, FETCH>(q..q + rows, cols.clone(), values, ahead);
+                q += rows;
+            }
+        }
+    }
+
+    /// Adds columns of the weighted sums of a few queries that see different numbers of positions.
+    #[inline(always)]
+    fn gather_apart<V: Vector, B: Right, const FETCH: bool>(
+        &mut self,
+        rows: Range<usize>,
+        cols: Range<usize>,
+        values: Strided<B>,
+        ahead: &[B],
+    ) {
+        let common = self.seen(self.visible[rows.start]);
+        let weights_of = |elements| Strided { elements, stride: PAGE_POSITIONS };
+        let width = cols.len();
+        let size = Size { rows: rows.len(), depth: common, cols: width };
+        let weights = weights_of(&self.scores[rows.start * PAGE_POSITIONS..]);
+        let block = StridedMut { elements: &mut self.panels.block, stride: width };
+        product::<V, B, FETCH>(size, weights, values, ahead, block, Sums::Set);
+        for (index, q) in rows.enumerate() {
+            let size = Size { rows: 1, depth: self.seen(self.visible[q]) - common, cols: width };
+            let block = &mut self.panels.block[index * width..][..width];
+            if size.depth > 0 {
+                let weights = weights_of(&self.scores[q * PAGE_POSITIONS + common..]);
+                let rest = &values.elements[common * values.stride..];
+                let values = Strided { elements: rest, stride: values.stride };
+                let block = StridedMut { elements: &mut *block, stride: width };
+                product::<V, B, false>(size, weights, values, &[], block, Sums::Continue);
+            }
+            let out = &mut self.out[q * self.value_dim + cols.start..][..width];
+            merge_rows(out, block, self.merges[q]);
+        }
+    }
+}
+
+/// Returns columns of keys or values as floats: in place, or converted to `wide`, `[rows, cols]`.
+#[inline(always)]
+fn panel<'a, V: Vector, B: Right>(
+    rows: usize,
+    cols: usize,
+    from: Strided<'a, B>,
+    ahead: &[B],
+    wide: &'a mut [f32],
+) -> Strided<'a, f32> {
+    if let Some(elements) = B::floats(from.elements) {
+        return Strided { elements, stride: from.stride };
+    }
+    widen::<V, B>(rows, cols, from, ahead, wide);
+    Strided { elements: wide, stride: cols }
 }
 
 /// Computes `out = fma(out, old, block * new)`.
@@ -277,7 +477,7 @@ fn merge_rows(out: &mut [f32], block: &[f32], [old, new]: [f32; 2]) {
 
 /// Returns the factor of each position's score, and the scales of the values if there are any.
 #[inline(always)]
-fn position_factors(kv: KvBlock<'_>, scale: f32) -> ([f32; PAGE_POSITIONS], Option<&[f32]>) {
+fn position_factors(kv: KvBlock<'_>, scale: f32) -> (PageFloats, Option<&[f32]>) {
     let mut factors = [scale; PAGE_POSITIONS];
     let KvBlock::Int8 { key_scales, value_scales, .. } = kv else { return (factors, None) };
     factors.iter_mut().zip(key_scales).for_each(|(factor, key_scale)| *factor = key_scale * scale);
@@ -287,8 +487,8 @@ fn position_factors(kv: KvBlock<'_>, scale: f32) -> ([f32; PAGE_POSITIONS], Opti
 /// Returns keys, `[d, 64]`, and the values of `positions` positions, with rows of `d` elements, as f32: in
 /// place, or widened.
 #[inline(always)]
-fn as_floats<'a, V: Vector>(
-    kv: KvBlock<'a>,
+fn shared_floats<'a, V: Vector>(
+    shared: SharedRows<'a>,
     positions: usize,
     d: usize,
     value_dim: usize,
@@ -296,26 +496,16 @@ fn as_floats<'a, V: Vector>(
     wide_values: &'a mut [f32],
 ) -> (&'a [f32], &'a [f32]) {
     let most = positions * d;
-    match kv {
-        KvBlock::F32 { keys, values } => return (keys, values),
-        KvBlock::F16 { keys, values } => {
-            widen::<V>(keys, wide_keys);
-            widen::<V>(&values[..most], wide_values);
-        }
-        KvBlock::Int8 { keys, values, .. } => {
-            let values = &values[..most];
-            wide_keys.iter_mut().zip(keys).for_each(|(to, from)| *to = f32::from(*from));
-            wide_values.iter_mut().zip(values).for_each(|(to, from)| *to = f32::from(*from));
-        }
-        KvBlock::Shared(SharedRows::F32(rows)) => {
+    match shared {
+        SharedRows::F32(rows) => {
             transpose(&rows[..most], d, wide_keys);
             return (wide_keys, rows);
         }
-        KvBlock::Shared(SharedRows::F16(rows)) => {
-            widen::<V>(&rows[..most], wide_values);
+        SharedRows::F16(rows) => {
+            widen::<V, f16>(1, most, Strided { elements: rows, stride: most }, &[], wide_values);
             transpose(&wide_values[..most], d, wide_keys);
         }
-        KvBlock::Shared(SharedRows::Int8 { rows, scales }) => {
+        SharedRows::Int8 { rows, scales } => {
             let rows =
                 rows[..most].chunks_exact(d.max(1)).zip(wide_values.chunks_exact_mut(d.max(1)));
             for ((from, to), scales) in rows.zip(scales) {
@@ -344,33 +534,46 @@ fn transpose(rows: &[f32], d: usize, out: &mut [f32]) {
     }
 }
 
-/// Number of queries whose weights are applied together.
+/// Number of queries whose weights are applied together where they see different numbers of positions.
 const MERGED: usize = 4;
 
-/// Converts scores to weights and returns the factors of the accumulators and of this block.
+/// Number of queries whose weights are summed together.
+const SUMMED: usize = 4;
+
+/// Converts the scores of a query to weights and returns their maximum.
 #[inline(always)]
-fn weigh(
-    scores: &mut [f32; PAGE_POSITIONS],
-    visible: Range<usize>,
-    factors: &[f32; PAGE_POSITIONS],
-    value_scales: Option<&[f32]>,
-    state: &mut AttentionState,
-) -> [f32; 2] {
-    for i in 0..PAGE_POSITIONS {
-        scores[i] *= factors[i];
-    }
-    // A score of negative infinity gets weight zero and affects neither maximum nor sum.
-    scores[..visible.start].fill(f32::NEG_INFINITY);
-    scores[visible.end..].fill(f32::NEG_INFINITY);
-    let block_max = math::max(scores);
+fn weights<V: Vector>(scores: &mut PageFloats) -> f32 {
+    let max = page_max::<V>(scores);
     for score in scores.iter_mut() {
-        *score = math::exp(*score - block_max);
+        *score = math::exp(*score - max);
     }
-    let sum = math::sum(scores);
-    if let Some(scales) = value_scales {
-        scores.iter_mut().zip(scales).for_each(|(score, scale)| *score *= scale);
+    max
+}
+
+/// Merges the maxima and sums of a page into states. Writes the factors of the accumulators and of the page.
+#[inline(always)]
+fn merge_all(
+    states: &mut [AttentionState],
+    maxima: &[f32; LANES],
+    sums: &[f32; LANES],
+    merges: &mut [[f32; 2]],
+) {
+    // Unused lanes hold anything.
+    let mut all = [AttentionState::EMPTY; LANES];
+    all[..states.len()].copy_from_slice(states);
+    let mut factors = [[0.0; LANES]; 2];
+    let (mut max, mut sum) = (all.map(|state| state.max), all.map(|state| state.sum));
+    for i in 0..LANES {
+        let both = if maxima[i] > max[i] { maxima[i] } else { max[i] };
+        factors[0][i] = math::exp(max[i] - both);
+        factors[1][i] = math::exp(maxima[i] - both);
+        sum[i] = sum[i].fused(factors[0][i], sums[i] * factors[1][i]);
+        max[i] = both;
     }
-    merge(state, block_max, sum)
+    for i in 0..states.len() {
+        states[i] = AttentionState { max: max[i], sum: sum[i] };
+        merges[i] = [factors[0][i], factors[1][i]];
+    }
 }
 
 /// Merges a block's maximum and sum into the state. Returns the factors of both.
@@ -387,34 +590,4 @@ pub(super) fn merge(state: &mut AttentionState, block_max: f32, sum: f32) -> [f3
 #[inline(always)]
 pub(super) fn add_sink(state: &mut AttentionState, sink: f32) -> f32 {
     merge(state, sink, 1.0)[0]
-}
-
-/// Computes the weighted sum of the values that each query sees. Memory beyond them is unspecified and may
-/// hold NaN, so that values visible to only some of the queries are added for each query separately.
-#[inline(always)]
-fn gather<V: Vector, const VECTORS: usize, B: Right>(
-    weights: &[f32],
-    visible: &[usize],
-    first: usize,
-    values: &[B],
-    stride: usize,
-    block: &mut [f32],
-    d: usize,
-) {
-    block.fill(0.0);
-    let seen = |visible: usize| (visible - first).min(PAGE_POSITIONS);
-    let common = seen(visible.first().copied().unwrap_or(first));
-    let size = Size { rows: visible.len(), depth: common, cols: d };
-    let weights_of = |elements| Strided { elements, stride: PAGE_POSITIONS };
-    let out = StridedMut { elements: &mut *block, stride: d };
-    product::<V, VECTORS, B>(size, weights_of(weights), Strided { elements: values, stride }, out);
-    for (row, visible) in visible.iter().enumerate() {
-        let size = Size { rows: 1, depth: seen(*visible) - common, cols: d };
-        if size.depth > 0 {
-            let weights = weights_of(&weights[row * PAGE_POSITIONS + common..]);
-            let values = Strided { elements: &values[common * stride..], stride };
-            let out = StridedMut { elements: &mut block[row * d..], stride: d };
-            product::<V, VECTORS, B>(size, weights, values, out);
-        }
-    }
 }

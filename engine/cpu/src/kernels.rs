@@ -59,7 +59,7 @@ pub struct Kernels {
     add_scaled: unsafe fn(&mut [f32], f32, &[f32]),
     add: unsafe fn(&mut [f32], &[f32]),
     float_tile: FloatTile,
-    attend_page: unsafe fn(KvBlock, usize, f32, &mut AttentionRows),
+    attend_page: unsafe fn(KvBlock, Option<KvBlock>, usize, f32, &mut AttentionRows),
     narrow: unsafe fn(&[f32], &mut [f16]),
     write_tile: WriteTile,
     outer_products: OuterProducts,
@@ -86,7 +86,7 @@ const fn cell_length() -> usize {
 
 /// Defines a module with all float operations compiled for a list of features, and its table.
 macro_rules! kernels_for {
-    ($module:ident, $name:literal, $nested:path, $scaled:path, $packs:expr, $vector:ty, $vectors:literal, $floats:expr $(, $features:literal)?) => {
+    ($module:ident, $name:literal, $nested:path, $scaled:path, $packs:expr, $vector:ty, $floats:expr $(, $features:literal)?) => {
         mod $module {
             use super::*;
 
@@ -194,11 +194,12 @@ macro_rules! kernels_for {
             $(#[target_feature(enable = $features)])?
             unsafe fn attend_page(
                 kv: KvBlock,
+                next: Option<KvBlock>,
                 first: usize,
                 scale: f32,
                 rows: &mut AttentionRows,
             ) {
-                attention::attend_page::<$vector, $vectors>(kv, first, scale, rows);
+                attention::attend_page::<$vector>(kv, next, first, scale, rows);
             }
 
             $(#[target_feature(enable = $features)])?
@@ -280,7 +281,6 @@ kernels_for!(
     portable_scaled_tile,
     usize::MAX,
     Portable,
-    1,
     [4, 1]
 );
 #[cfg(target_arch = "x86_64")]
@@ -291,7 +291,6 @@ kernels_for!(
     scaled::avx2::plain::tile,
     usize::MAX,
     Avx2,
-    1,
     [2, 3],
     "avx2,fma,f16c"
 );
@@ -303,7 +302,6 @@ kernels_for!(
     scaled::avx2::vnni::tile,
     usize::MAX,
     Avx2,
-    1,
     [2, 3],
     "avx2,fma,f16c"
 );
@@ -315,7 +313,6 @@ kernels_for!(
     scaled::avx512::tile,
     nested::avx512::PACKS_FROM,
     Avx512,
-    4,
     [4, 6],
     "avx512f,avx512bw,avx512vl,avx512dq,fma"
 );
@@ -327,7 +324,6 @@ kernels_for!(
     scaled::neon::plain::tile,
     usize::MAX,
     Portable,
-    1,
     [4, 1],
     "neon"
 );
@@ -339,7 +335,6 @@ kernels_for!(
     scaled::neon::dotprod::tile,
     usize::MAX,
     Portable,
-    1,
     [4, 1],
     "neon"
 );
@@ -352,7 +347,6 @@ kernels_for!(
     portable_scaled_tile,
     usize::MAX,
     vector::simd128::Simd128,
-    1,
     [4, 1]
 );
 
@@ -527,13 +521,21 @@ impl Kernels {
     }
 
     /// Adds the page whose first position is `first` to the accumulators of all queries, as defined in
-    /// [`attention`]. Queries that see none of its positions are unchanged.
+    /// [`attention`]. Queries that see none of its positions are unchanged. The keys of `next`, of the same
+    /// element type, are fetched meanwhile.
     ///
     /// # Panics
     /// Panics if the block and the queries differ in head size.
-    pub fn attend_page(&self, kv: KvBlock, first: usize, scale: f32, rows: &mut AttentionRows) {
+    pub fn attend_page(
+        &self,
+        kv: KvBlock,
+        next: Option<KvBlock>,
+        first: usize,
+        scale: f32,
+        rows: &mut AttentionRows,
+    ) {
         // SAFETY: see `nested_tile`.
-        unsafe { (self.attend_page)(kv, first, scale, rows) }
+        unsafe { (self.attend_page)(kv, next, first, scale, rows) }
     }
 
     /// Rounds floats to half precision, half to even. Both slices have the same length.

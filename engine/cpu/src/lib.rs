@@ -46,7 +46,7 @@ mod shapes;
 mod states;
 mod team;
 
-use nestling_math::{fused, vector};
+use nestling_math::{fused, product, vector};
 
 pub use device::Cpu;
 pub use encoder::CpuEncoder;

@@ -1,7 +1,8 @@
 //! Float arithmetic of the forward pass and of the CPU backend.
 //!
 //! [`math`] defines each operation once, with the same bits on every machine and instruction set. [`vector`] has
-//! sixteen floats of an instruction set, for kernels that need their registers. [`fused`] multiplies and adds with
+//! sixteen floats of an instruction set, for kernels that need their registers, and [`product`] the small matrix
+//! product of attention. [`fused`] multiplies and adds with
 //! one rounding everywhere. [`rope`] computes rotary angles.
 //!
 //! ```
@@ -13,5 +14,6 @@
 
 pub mod fused;
 pub mod math;
+pub mod product;
 pub mod rope;
 pub mod vector;

@@ -193,11 +193,14 @@ pub(super) fn attend(
                 visible_positions(heads, rows.positions[range.start]).start / PAGE_POSITIONS;
             let visible = rows.positions[range.end - 1] as usize + 1;
             let pages = &rows.pages[rows.sequences[range.start] as usize];
-            let pages = pages[..visible.div_ceil(PAGE_POSITIONS)].iter().enumerate();
-            for (index, page) in pages.skip(first) {
-                // The pages were checked before.
-                if let Ok(block) = kv.head(*page, kv_head) {
-                    team.kernels.attend_page(block, index * PAGE_POSITIONS, heads.scale, &mut slot);
+            let pages = &pages[..visible.div_ceil(PAGE_POSITIONS)];
+            // The pages were checked before.
+            let head = |index: usize| kv.head(*pages.get(index)?, kv_head).ok();
+            for index in first..pages.len() {
+                let (block, next) = (head(index), head(index + 1));
+                if let Some(block) = block {
+                    let position = index * PAGE_POSITIONS;
+                    team.kernels.attend_page(block, next, position, heads.scale, &mut slot);
                 }
             }
             let sinks = heads.sinks.as_deref();

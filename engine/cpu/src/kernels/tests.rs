@@ -323,7 +323,7 @@ fn attended(kernels: &Kernels, (kv, head): (KvBlock, usize), value_dim: usize) -
     }
     rows.start();
     for first in [0, 64] {
-        kernels.attend_page(kv, first, 0.02, &mut rows);
+        kernels.attend_page(kv, None, first, 0.02, &mut rows);
     }
     let states: Vec<f32> = rows.states().iter().flat_map(|s| [s.max, s.sum]).collect();
     rows.finish(&[0.5, -1.0, 3.0]).iter().copied().chain(states).collect()

@@ -86,6 +86,18 @@ impl Vector for Simd128 {
     }
 
     #[inline(always)]
+    unsafe fn load_i8(from: *const i8) -> Self {
+        // SAFETY: guaranteed by the caller.
+        let bytes = unsafe { v128_load(from.cast()) };
+        let (low, high) = (i16x8_extend_low_i8x16(bytes), i16x8_extend_high_i8x16(bytes));
+        let (low, high) = (
+            [i32x4_extend_low_i16x8(low), i32x4_extend_high_i16x8(low)],
+            [i32x4_extend_low_i16x8(high), i32x4_extend_high_i16x8(high)],
+        );
+        Self([low[0], low[1], high[0], high[1]].map(|numbers| f32x4_convert_i32x4(numbers)))
+    }
+
+    #[inline(always)]
     unsafe fn splat(value: f32) -> Self {
         Self([f32x4_splat(value); 4])
     }
@@ -98,6 +110,11 @@ impl Vector for Simd128 {
     #[inline(always)]
     unsafe fn mul(self, other: Self) -> Self {
         Self(std::array::from_fn(|i| f32x4_mul(self.0[i], other.0[i])))
+    }
+
+    #[inline(always)]
+    unsafe fn max(self, other: Self) -> Self {
+        Self(std::array::from_fn(|i| f32x4_pmax(other.0[i], self.0[i])))
     }
 
     #[inline(always)]
