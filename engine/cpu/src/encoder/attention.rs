@@ -159,8 +159,15 @@ pub(super) fn attend(
     let (h, g, d) = (heads.num_attention_heads, heads.num_key_value_heads, heads.head_dim);
     let value_dim = kv.values().1;
     out.resize(rows.len())?;
-    let group = h / g;
-    let read = split_rows(rows, (QUERIES_MAX / group).max(1), &mut scratch.borders, kv)?;
+    let read = split_rows(rows, (QUERIES_MAX / (h / g)).max(1), &mut scratch.borders, kv)?;
+    let multiplications = read * h * (d + value_dim);
+    let forks = team.forks(multiplications);
+    let heads_of_blocks = (scratch.borders.len() - 1) * g;
+    let parts_per_head = match forks {
+        true => split_heads(h / g, heads_of_blocks.max(1), team.pool.threads()),
+        false => 1,
+    };
+    let group = h / g / parts_per_head;
     scratch.rows.resize_with(team.pool.threads(), Mutex::default);
     // Any thread may get the largest block, so that all reserve memory for it.
     // Default: there may be no blocks.
@@ -170,20 +177,19 @@ pub(super) fn attend(
     }
     let slots = &scratch.rows;
     let (width, attended_width) = (group * d, group * value_dim);
-    let multiplications = read * h * (d + value_dim);
     for_each_block(
         &team.pool,
-        team.forks(multiplications),
+        forks,
         &mut out.values,
         out.cols,
         Cut::At(&scratch.borders),
         Cut::Every(attended_width),
-        &|kv_head, block| {
+        &|part, block| {
             let range = block.rows();
             let mut slot = free_slot(slots);
             slot.clear(d, value_dim);
             for row in range.clone() {
-                let queries = &qkv.values[row * qkv.cols + kv_head * width..][..width];
+                let queries = &qkv.values[row * qkv.cols + part * width..][..width];
                 for query in queries.chunks_exact(d) {
                     slot.push(query, visible_positions(heads, rows.positions[row]));
                 }
@@ -195,7 +201,7 @@ pub(super) fn attend(
             let pages = &rows.pages[rows.sequences[range.start] as usize];
             let pages = &pages[..visible.div_ceil(PAGE_POSITIONS)];
             // The pages were checked before.
-            let head = |index: usize| kv.head(*pages.get(index)?, kv_head).ok();
+            let head = |index: usize| kv.head(*pages.get(index)?, part / parts_per_head).ok();
             for index in first..pages.len() {
                 let (block, next) = (head(index), head(index + 1));
                 if let Some(block) = block {
@@ -204,13 +210,22 @@ pub(super) fn attend(
                 }
             }
             let sinks = heads.sinks.as_deref();
-            let sinks = sinks.map_or(&[][..], |sinks| &sinks[kv_head * group..][..group]);
+            let sinks = sinks.map_or(&[][..], |sinks| &sinks[part * group..][..group]);
             for (index, attended) in slot.finish(sinks).chunks_exact(attended_width).enumerate() {
                 block.row(index).copy_from_slice(attended);
             }
         },
     );
     Ok(())
+}
+
+/// Returns how many parts the `group` queries of each KV head are divided into, all of the same size. There is one
+/// if the `heads` of all blocks occupy the threads. Otherwise several threads read the same pages, each for other
+/// queries.
+pub(super) fn split_heads(group: usize, heads: usize, threads: usize) -> usize {
+    let wanted = threads.div_ceil(heads).min(group);
+    // Default: a group of any size has one part.
+    (1..=wanted).rev().find(|parts| group.is_multiple_of(*parts)).unwrap_or(1)
 }
 
 /// Returns the positions that are visible to a row at `position`.

@@ -129,7 +129,7 @@ fn latent_attention_gives_the_bits_of_the_reference() {
     ];
     for case in cases {
         let wanted = case.run(Reference);
-        for threads in [1, 2] {
+        for threads in [1, 2, HEADS] {
             let pool = Arc::new(ThreadPool::new(threads));
             for kernels in Kernels::available() {
                 let found = case.run(Cpu::with(Arc::clone(&pool), kernels));

@@ -5,6 +5,8 @@ mod attention;
 mod delta_net;
 #[cfg(test)]
 mod delta_tests;
+#[cfg(test)]
+mod divided_heads_tests;
 mod expert_uses;
 mod feed_forward;
 mod head_shape;
