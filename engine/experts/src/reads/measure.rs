@@ -24,6 +24,9 @@ const EQUAL: f64 = 0.97;
 /// Divisor of the store size that bounds the memory kept while its disk is measured.
 const KEPT_SHARE: u64 = 16;
 
+/// Number of measurements of each combination.
+const ROUNDS: usize = 3;
+
 /// Settings of a measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasureOptions {
@@ -36,7 +39,7 @@ pub struct MeasureOptions {
     /// True to bypass the page cache where possible. Otherwise repeated reads come from memory and do not
     /// measure the disk.
     pub direct: bool,
-    /// Approximate duration of each combination in seconds.
+    /// Approximate duration of each combination in seconds, over all rounds.
     pub seconds: f64,
     /// Bytes of planes kept before their memory is reused, at most a small part of the store. A virtual disk
     /// fills memory that is in the CPU's cache faster than memory where planes stay.
@@ -124,7 +127,9 @@ fn sizes<'a>(
 }
 
 /// Measures random reads of a store in each combination of the options, without verifying them. For derived
-/// stores, reads random experts. Returns an empty list if the platform has no clock.
+/// stores, reads random experts. Combinations take turns, and each has the median of its rounds, because other
+/// programs slow a disk for longer than one measurement takes. Returns an empty list if the platform has no
+/// clock.
 ///
 /// # Errors
 /// [`EngineError::Thread`]. Also returns an error if a read fails.
@@ -132,11 +137,23 @@ pub fn measure(
     store: &Arc<Store>,
     options: &MeasureOptions,
 ) -> Result<Vec<ReadSpeed>, EngineError> {
-    let mut measured = Vec::new();
     if cfg!(target_family = "wasm") {
-        return Ok(measured);
+        return Ok(Vec::new());
     }
     store.storage().pass_page_cache(options.direct);
+    let mut rounds = Vec::new();
+    for _ in 0..ROUNDS {
+        rounds.extend(measure_once(store, options)?);
+    }
+    Ok(medians(rounds))
+}
+
+/// Measures each combination once.
+fn measure_once(
+    store: &Arc<Store>,
+    options: &MeasureOptions,
+) -> Result<Vec<ReadSpeed>, EngineError> {
+    let mut measured = Vec::new();
     for &block_bytes in &options.block_bytes {
         if block_bytes == 0 || block_bytes.saturating_add(PLACE_BYTES) > present_bytes(store) {
             continue;
@@ -158,6 +175,27 @@ pub fn measure(
         }
     }
     Ok(measured)
+}
+
+/// Returns each combination once, in the order of its first measurement, with its median speed.
+fn medians(rounds: Vec<ReadSpeed>) -> Vec<ReadSpeed> {
+    let mut combinations: Vec<(ReadSpeed, Vec<f64>)> = Vec::new();
+    for one in rounds {
+        let is_same = |known: &ReadSpeed| {
+            let known = (known.method, known.direct, known.depth, known.block_bytes);
+            known == (one.method, one.direct, one.depth, one.block_bytes)
+        };
+        let speed = one.bytes_per_second;
+        match combinations.iter_mut().find(|(known, _)| is_same(known)) {
+            Some((_, speeds)) => speeds.push(speed),
+            None => combinations.push((one, vec![speed])),
+        }
+    }
+    let median = |(one, mut speeds): (ReadSpeed, Vec<f64>)| {
+        speeds.sort_by(f64::total_cmp);
+        ReadSpeed { bytes_per_second: speeds[speeds.len() / 2], ..one }
+    };
+    combinations.into_iter().map(median).collect()
 }
 
 /// Chooses the best settings over all sizes: among nearly equal speeds, those with the lowest depth. Returns
@@ -259,7 +297,7 @@ fn speed(
             (count, bytes) = (count + 1, bytes + length);
         }
         let took = Moment::now().seconds_since(started);
-        if count >= ahead && took >= options.seconds {
+        if count >= ahead && took >= options.seconds / ROUNDS as f64 {
             return Ok(bytes as f64 / took.max(1e-9));
         }
     }
@@ -267,7 +305,7 @@ fn speed(
 
 #[cfg(test)]
 mod tests {
-    use super::{ReadMethod, ReadSpeed, choose};
+    use super::{ReadMethod, ReadSpeed, choose, medians};
 
     fn measured(method: ReadMethod, depth: usize, block_bytes: u64, speed: f64) -> ReadSpeed {
         ReadSpeed { method, direct: true, depth, block_bytes, bytes_per_second: speed }
@@ -293,5 +331,20 @@ mod tests {
         let text = serde_json::to_string(&chosen).unwrap();
         assert_eq!(text, r#"{"method":"io_uring","direct":true,"depth":2}"#);
         assert_eq!(serde_json::from_str::<super::ReadChoice>(&text).unwrap(), chosen);
+    }
+
+    #[test]
+    fn a_disk_that_is_slow_for_a_while_does_not_change_the_choice() {
+        let (ring, threads) = (ReadMethod::IoUring, ReadMethod::Threads);
+        let mut rounds = Vec::new();
+        // The ring is 1.3 times as fast. Once, each of them meets another program's reads.
+        for (ring_speed, threads_speed) in [(130.0, 100.0), (40.0, 101.0), (131.0, 30.0)] {
+            rounds.push(measured(ring, 2, 1000, ring_speed));
+            rounds.push(measured(threads, 2, 1000, threads_speed));
+        }
+        let medians = medians(rounds);
+        let speeds: Vec<_> = medians.iter().map(|one| (one.method, one.bytes_per_second)).collect();
+        assert_eq!(speeds, [(ring, 130.0), (threads, 100.0)]);
+        assert_eq!(choose(&medians).unwrap().method, ring);
     }
 }

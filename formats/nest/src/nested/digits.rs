@@ -62,6 +62,7 @@ fn write(
     for group in (0..whole).step_by(BATCH) {
         write_batch(rows, tile * groups, group, digits, &mut codes, interleave);
     }
+    // Default: never, a batch is not empty.
     let Some(one) = codes.first_chunk_mut::<1>() else { return };
     for group in whole..groups {
         write_batch(rows, tile * groups, group, digits, one, interleave);
@@ -81,6 +82,7 @@ fn write_batch<const COUNT: usize>(
 ) {
     let mut batch = [&[[0; GROUP]; COUNT]; TILE_ROWS];
     for (batch, row) in batch.iter_mut().zip(rows) {
+        // Default: never, the caller's groups are those of the rows.
         let Some(codes) = row[group..].first_chunk() else { return };
         *batch = codes;
     }

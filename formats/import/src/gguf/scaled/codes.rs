@@ -34,13 +34,13 @@ impl<const N: usize> BlockParts<'_, N> {
 
 /// Blocks with the destinations of their parts. An iterator, since the compiler may call what is passed as a
 /// function, and then compiles it for the instructions that every machine has.
-struct Each<'a, const BYTES: usize, const N: usize> {
+struct PartedBlocks<'a, const BYTES: usize, const N: usize> {
     blocks: std::slice::Iter<'a, [u8; BYTES]>,
     sizes: PartSizes,
     rest: ScaledRun<'a>,
 }
 
-impl<'a, const BYTES: usize, const N: usize> Iterator for Each<'a, BYTES, N> {
+impl<'a, const BYTES: usize, const N: usize> Iterator for PartedBlocks<'a, BYTES, N> {
     type Item = (&'a [u8; BYTES], BlockParts<'a, N>);
 
     #[inline(always)]
@@ -64,7 +64,7 @@ fn each<'a, const BYTES: usize, const N: usize>(
     blocks: &'a [u8],
     sizes: PartSizes,
     run: &'a mut ScaledRun<'_>,
-) -> Each<'a, BYTES, N> {
+) -> PartedBlocks<'a, BYTES, N> {
     let rest = ScaledRun {
         codes: &mut *run.codes,
         scales: &mut *run.scales,
@@ -72,7 +72,7 @@ fn each<'a, const BYTES: usize, const N: usize>(
         sub_scales: &mut *run.sub_scales,
         sub_minima: &mut *run.sub_minima,
     };
-    Each { blocks: blocks.as_chunks().0.iter(), sizes, rest }
+    PartedBlocks { blocks: blocks.as_chunks().0.iter(), sizes, rest }
 }
 
 /// Returns blocks and their codes like [`each`], for types with 32 codes and a leading scale, which it
@@ -284,8 +284,8 @@ fn pairs_of<const N: usize>(codes: &mut [u8]) -> impl Iterator<Item = &mut [[u8;
 /// Writes 5-bit codes from nibbles, low halves first, and from the bits of a word, their highest ones.
 #[inline(always)]
 fn five_bits(word: &[u8; 4], bytes: &[u8; 16], codes: &mut [u8; 32]) {
-    let [first, second] = bytes.as_chunks::<8>().0 else { return };
-    let [first, second] = [first, second].map(|bytes| u64::from_le_bytes(*bytes));
+    let both = u128::from_le_bytes(*bytes);
+    let (first, second) = (both as u64, (both >> 64) as u64);
     let lower = [first << 3, second << 3, first >> 1, second >> 1];
     for ((out, lower), byte) in codes.as_chunks_mut().0.iter_mut().zip(lower).zip(word) {
         // Byte k keeps bit k, and the sum moves it to the highest bit.
@@ -309,21 +309,21 @@ fn q4_1(block: &[u8; 20], mut parts: BlockParts<'_, 32>) {
 
 #[inline(always)]
 fn q5_0(block: &[u8; 22], codes: &mut [u8; 32]) {
-    let (Some(word), Some(bytes)) = (block[2..].first_chunk(), block.last_chunk()) else { return };
-    five_bits(word, bytes, codes);
+    let [_, _, a, b, c, d, bytes @ ..] = block;
+    five_bits(&[*a, *b, *c, *d], bytes, codes);
 }
 
 #[inline(always)]
 fn q5_1(block: &[u8; 24], mut parts: BlockParts<'_, 32>) {
     parts.scale(&block[..2]);
     parts.least(&block[2..4]);
-    let (Some(word), Some(bytes)) = (block[4..].first_chunk(), block.last_chunk()) else { return };
-    five_bits(word, bytes, parts.codes);
+    let [_, _, _, _, a, b, c, d, bytes @ ..] = block;
+    five_bits(&[*a, *b, *c, *d], bytes, parts.codes);
 }
 
 #[inline(always)]
 fn q8_0(block: &[u8; 34], codes: &mut [u8; 32]) {
-    let Some(bytes) = block.last_chunk() else { return };
+    let [_, _, bytes @ ..] = block;
     *codes = from_bytes(bytes, |byte| byte ^ 0x80);
 }
 
@@ -365,6 +365,7 @@ fn signed_scales(packed: &[u8], sub_scales: &mut [u8]) {
 fn q3_k(block: &[u8; 110], mut parts: BlockParts<'_, 256>) {
     parts.scale(&block[108..]);
     signed_scales(&block[96..108], parts.sub_scales);
+    // Default: never, a block has 110 bytes.
     let Some(high) = block.first_chunk::<32>() else { return };
     let sets = parts.codes.as_chunks_mut::<32>().0.chunks_exact_mut(4);
     for ((bytes, codes), at) in block[32..96].as_chunks().0.iter().zip(sets).zip([0, 4]) {
@@ -409,6 +410,7 @@ fn q5_k(block: &[u8; 176], mut parts: BlockParts<'_, 256>) {
     parts.scale(&block[..2]);
     parts.least(&block[2..4]);
     scales_of_32(&block[4..16], &mut parts);
+    // Default: never, a block has more than 48 bytes.
     let Some(high) = block[16..].first_chunk::<32>() else { return };
     let bytes = block[48..].as_chunks::<32>().0.iter();
     for ((bytes, codes), at) in bytes.zip(pairs_of::<32>(parts.codes)).zip([0, 2, 4, 6]) {
@@ -465,6 +467,7 @@ fn fp4(bytes: &[u8; 8]) -> [[u8; 8]; 2] {
 #[inline(always)]
 fn mxfp4(block: &[u8; 17], parts: BlockParts<'_, 32>) {
     parts.sub_scales.copy_from_slice(&block[..1]);
+    // Default: never, a block has 32 codes and 17 bytes.
     let ([a, b, c, d], [first, second]) =
         (parts.codes.as_chunks_mut::<8>().0, block[1..].as_chunks().0)
     else {
