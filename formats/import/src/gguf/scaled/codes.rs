@@ -289,7 +289,7 @@ fn five_bits(word: &[u8; 4], bytes: &[u8; 16], codes: &mut [u8; 32]) {
     let lower = [first << 3, second << 3, first >> 1, second >> 1];
     for ((out, lower), byte) in codes.as_chunks_mut().0.iter_mut().zip(lower).zip(word) {
         // Byte k keeps bit k, and the sum moves it to the highest bit.
-        let bits = u64::from(*byte) * EACH & 0x8040_2010_0804_0201;
+        let bits = (u64::from(*byte) * EACH) & 0x8040_2010_0804_0201;
         let highest = (bits + 0x7f * EACH) & (0x80 * EACH);
         *out = (lower & (0x78 * EACH) | highest).to_le_bytes();
     }
