@@ -29,7 +29,7 @@ impl ThreadStaging {
         areas
     }
 
-    #[cfg(not(target_os = "linux"))]
+    #[cfg(not(any(target_os = "linux", target_family = "wasm")))]
     pub fn areas(_: usize, count: usize) -> Vec<Self> {
         std::iter::repeat_with(Self::default).take(count).collect()
     }
