@@ -37,7 +37,7 @@ const OPENINGS: &[&str] = &[
 ];
 
 /// Maximum number of doc comments that open with one of [`OPENINGS`].
-const OPENINGS_MAX: usize = 25;
+const OPENINGS_MAX: usize = 24;
 
 /// Type names that are participles or empty nouns. They say nothing of the type.
 const VAGUE_NAMES: &str = "\

@@ -1,30 +1,77 @@
 //! Execution of one read, from the request to verified bytes.
 
 use std::io;
+#[cfg(target_os = "linux")]
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use nestling_formats::store::{Extent, RangeSource, StoreError};
 
 use super::buffers::ArrivedPlane;
+#[cfg(target_os = "linux")]
+use super::buffers::Buffer;
 use super::options::RETRIES_MAX;
 #[cfg(target_os = "linux")]
 use super::plain::{AccessPath, PlainFiles, Transfer, TransferState};
 use super::shared::{QueuedRead, SharedReads};
+#[cfg(target_os = "linux")]
+use super::staging::copy_past_cache;
+use super::thread_staging::ThreadStaging;
 use nestling_core::error::EngineError;
 
 /// Reads and verifies one extent. A panic in the storage becomes an error of this read.
 pub(super) fn fetch(shared: &SharedReads, job: &QueuedRead) -> Result<ArrivedPlane, EngineError> {
+    fetch_staged(shared, job, &mut ThreadStaging::default())
+}
+
+/// Works like [`fetch`]. Direct reads land in `staging` where they fit.
+pub(super) fn fetch_staged(
+    shared: &SharedReads,
+    job: &QueuedRead,
+    staging: &mut ThreadStaging,
+) -> Result<ArrivedPlane, EngineError> {
     let read = AssertUnwindSafe(|| {
         check_present(shared, &job.extent)?;
-        let plane = match read_direct(shared, &job.extent)? {
-            Some(plane) => plane,
-            None => read_through_storage(shared, job)?,
+        let plane = match read_direct(shared, &job.extent, staging)? {
+            DirectRead::Final(plane) => plane,
+            #[cfg(target_os = "linux")]
+            DirectRead::Staged(range) => return keep_staged(shared, job, &staging.bytes()[range]),
+            DirectRead::Impossible => read_through_storage(shared, job)?,
         };
         shared.landed(job);
         shared.check(&job.extent, plane.as_ref())?;
         Ok(plane)
     });
     catch_unwind(read).unwrap_or(Err(EngineError::Panicked { what: "a read of the store" }))
+}
+
+/// Result of a read past the page cache.
+enum DirectRead {
+    #[cfg_attr(
+        not(target_os = "linux"),
+        expect(dead_code, reason = "read there through the storage")
+    )]
+    Final(ArrivedPlane),
+    /// The plane's range in the thread's staging area.
+    #[cfg(target_os = "linux")]
+    Staged(Range<usize>),
+    /// The system or the storage does not support it.
+    Impossible,
+}
+
+/// Verifies bytes in a staging area and copies them to their final buffer, while other threads read.
+#[cfg(target_os = "linux")]
+fn keep_staged(
+    shared: &SharedReads,
+    job: &QueuedRead,
+    bytes: &[u8],
+) -> Result<ArrivedPlane, EngineError> {
+    shared.landed(job);
+    shared.count_staged();
+    shared.check(&job.extent, bytes)?;
+    let mut buffer = shared.pool.take(bytes.len())?;
+    copy_past_cache(bytes, buffer.bytes_mut());
+    Ok(buffer.arrived(0..bytes.len()))
 }
 
 /// Checks that an extent is present and its size is addressable, before memory is allocated.
@@ -45,30 +92,39 @@ fn plane_length(extent: &Extent) -> Result<usize, EngineError> {
     usize::try_from(extent.length).map_err(|_| limit)
 }
 
-/// Reads past the page cache. Returns `None` if that is not possible.
+/// Reads past the page cache.
 #[cfg(target_os = "linux")]
-fn read_direct(shared: &SharedReads, extent: &Extent) -> Result<Option<ArrivedPlane>, EngineError> {
+fn read_direct(
+    shared: &SharedReads,
+    extent: &Extent,
+    staging: &mut ThreadStaging,
+) -> Result<DirectRead, EngineError> {
     use std::os::unix::fs::FileExt;
 
     let files = shared.files.as_ref().filter(|files| files.is_direct());
     let Some(place) = files.and_then(|files: &PlainFiles| files.place(extent, AccessPath::Direct))
     else {
-        return Ok(None);
+        return Ok(DirectRead::Impossible);
     };
-    let mut buffer = place.buffer(&shared.pool)?;
+    let is_staged = place.length <= staging.bytes().len();
+    let mut buffer = if is_staged { None } else { Some(place.buffer(&shared.pool)?) };
     let mut transfer = Transfer::new(&place);
     loop {
         let (offset, range) = transfer.next();
-        let bytes = &mut buffer.bytes_mut()[range];
-        match transfer.advance(place.file.read_at(bytes, offset)) {
+        let landing = buffer.as_mut().map_or_else(|| staging.bytes_mut(), Buffer::bytes_mut);
+        match transfer.advance(place.file.read_at(&mut landing[range], offset)) {
             TransferState::Again => shared.count_retry(),
             TransferState::Refused => {
                 shared.count_retry();
-                return Ok(None);
+                return Ok(DirectRead::Impossible);
             }
             TransferState::Complete => {
                 shared.store().check_unchanged(extent)?;
-                return Ok(Some(buffer.arrived(transfer.plane())));
+                let range = transfer.plane();
+                return Ok(match buffer {
+                    Some(buffer) => DirectRead::Final(buffer.arrived(range)),
+                    None => DirectRead::Staged(range),
+                });
             }
             TransferState::Failed(error) => {
                 shared.store().check_unchanged(extent)?;
@@ -80,8 +136,12 @@ fn read_direct(shared: &SharedReads, extent: &Extent) -> Result<Option<ArrivedPl
 
 #[cfg(not(target_os = "linux"))]
 #[expect(clippy::unnecessary_wraps, reason = "the other one has errors")]
-fn read_direct(_: &SharedReads, _: &Extent) -> Result<Option<ArrivedPlane>, EngineError> {
-    Ok(None)
+fn read_direct(
+    _: &SharedReads,
+    _: &Extent,
+    _: &mut ThreadStaging,
+) -> Result<DirectRead, EngineError> {
+    Ok(DirectRead::Impossible)
 }
 
 fn read_through_storage(

@@ -126,7 +126,7 @@ fn sizes<'a>(
     sizes
 }
 
-/// Measures random reads of a store in each combination of the options, without verifying them. For derived
+/// Measures random reads of a store in each combination of the options, checksums included. For derived
 /// stores, reads random experts. Combinations take turns, and each has the median of its rounds, because other
 /// programs slow a disk for longer than one measurement takes. Returns an empty list if the platform has no
 /// clock.

@@ -22,6 +22,7 @@ mod slab;
 mod staging;
 #[cfg(test)]
 mod tests;
+mod thread_staging;
 #[cfg(not(target_family = "wasm"))]
 mod threads;
 #[cfg(target_os = "linux")]
@@ -127,7 +128,7 @@ pub struct ReadCounters {
     pub busy_ns: u64,
     /// Failed reads.
     pub errors: u64,
-    /// Reads that used memory registered with an io_uring.
+    /// Reads that landed in staging memory and were copied from there.
     pub staged: u64,
     /// Retries after reads that were interrupted, short or refused.
     pub retries: u64,
@@ -160,9 +161,9 @@ impl Reads {
         Self::start(store, options, Checks::Done)
     }
 
-    /// Opens a store for reading any byte range without verification.
+    /// Opens a store for reading any byte range. Checksums are computed and ignored.
     fn unchecked(store: Arc<Store>, options: &ReadOptions) -> Result<Self, EngineError> {
-        Self::start(store, options, Checks::LeftOut)
+        Self::start(store, options, Checks::Ignored)
     }
 
     fn start(

@@ -19,6 +19,7 @@ use super::plain::{AccessPath, PlainFiles, Transfer, TransferState};
 use super::reader::read_until_closed;
 use super::shared::{QueuedRead, SharedReads, stall};
 use super::staging::{Staging, StagingBuffer, copy_past_cache};
+use super::thread_staging::ThreadStaging;
 use super::threads::Threads;
 use super::wake_event::WakeEvent;
 use nestling_core::error::EngineError;
@@ -91,7 +92,7 @@ fn run(shared: &Arc<SharedReads>, wake: &WakeEvent, ring: IoUring, known: Regist
     for job in &shared.unfinished() {
         shared.finish(job, fetch(shared, job));
     }
-    read_until_closed(shared);
+    read_until_closed(shared, ThreadStaging::default());
 }
 
 /// A read held by the kernel.

@@ -10,7 +10,7 @@ use super::buffers::PAGE_BYTES;
 use super::slab::{self, SlabBuffer};
 
 /// Maximum bytes of all areas: the amount that systems let unprivileged users pin.
-const STAGING_BYTES: usize = 8 << 20;
+pub(super) const STAGING_BYTES: usize = 8 << 20;
 
 /// Minimum number of useful areas: one is read while another is copied.
 const AREAS_MIN: usize = 2;

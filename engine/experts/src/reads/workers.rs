@@ -4,8 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::ReadMethod;
+#[cfg(target_os = "linux")]
+use super::plain::PlainFiles;
 use super::reader::read_until_closed;
 use super::shared::{SharedReads, stall};
+use super::thread_staging::ThreadStaging;
 use super::threads::Threads;
 use nestling_core::error::EngineError;
 use nestling_core::sync::whole;
@@ -41,8 +44,8 @@ impl Workers {
             return Ok(workers);
         }
         workers.method = ReadMethod::Threads;
-        for _ in 0..shared.reader_threads() {
-            spawn_reader(&workers.threads, shared)?;
+        for staging in staging_areas(shared) {
+            spawn_reader(&workers.threads, shared, staging)?;
         }
         if let Some(timeout) = shared.timeout {
             let (shared, threads) = (Arc::clone(shared), Arc::clone(&workers.threads));
@@ -64,9 +67,29 @@ impl Drop for Workers {
     }
 }
 
-fn spawn_reader(threads: &Threads, shared: &Arc<SharedReads>) -> Result<(), EngineError> {
+/// Returns the staging areas of all reader threads, and counts their memory.
+fn staging_areas(shared: &SharedReads) -> Vec<ThreadStaging> {
+    let threads = shared.reader_threads();
+    #[cfg(target_os = "linux")]
+    {
+        let is_direct = shared.files.as_ref().is_some_and(PlainFiles::is_direct);
+        let length = if is_direct { shared.longest_read() } else { 0 };
+        let areas = ThreadStaging::areas(length, threads);
+        let bytes: usize = areas.iter().map(|area| area.bytes().len()).sum();
+        shared.set_staging_bytes(bytes as u64);
+        areas
+    }
+    #[cfg(not(target_os = "linux"))]
+    ThreadStaging::areas(0, threads)
+}
+
+fn spawn_reader(
+    threads: &Threads,
+    shared: &Arc<SharedReads>,
+    staging: ThreadStaging,
+) -> Result<(), EngineError> {
     let shared = Arc::clone(shared);
-    threads.spawn("nestling-read", move || read_until_closed(&shared))
+    threads.spawn("nestling-read", move || read_until_closed(&shared, staging))
 }
 
 /// Abandons stalled reads and replaces their threads, until the queue is closed.
@@ -93,7 +116,7 @@ fn watch_until_closed(shared: &Arc<SharedReads>, threads: &Threads, timeout: Dur
         replacements -= replaced;
         for _ in 0..replaced {
             // If no thread can be started, reads continue on the others.
-            let _ = spawn_reader(threads, shared);
+            let _ = spawn_reader(threads, shared, ThreadStaging::default());
         }
         state = shared.lock();
     }
@@ -103,9 +126,12 @@ fn watch_until_closed(shared: &Arc<SharedReads>, threads: &Threads, timeout: Dur
 mod tests {
     use std::sync::Arc;
 
-    use super::{ReadMethod, Workers};
-    use crate::reads::options::ReadOptions;
+    use nestling_formats::store::Store;
+
+    use super::{ReadMethod, SharedReads, Workers};
+    use crate::reads::options::{Checks, ReadOptions};
     use crate::reads::tests::{all_arrive, bundled_extents, shared};
+    use crate::reads::{ReadClass, ReadRequest};
 
     #[test]
     fn threads_read_where_the_system_refuses_a_ring() {
@@ -113,5 +139,30 @@ mod tests {
         let workers = Workers::start_with(&shared, ReadMethod::IoUring, |_, _| Ok(false)).unwrap();
         assert_eq!(workers.method(), ReadMethod::Threads);
         all_arrive(&shared, &bundled_extents(shared.store(), 6));
+        // Areas are used where the file system reads past the page cache.
+        let staged = if shared.staging_bytes() > 0 { 6 } else { 0 };
+        assert_eq!(shared.counters().staged, staged);
+    }
+
+    #[test]
+    fn damage_in_a_staging_area_is_found() {
+        let bundled =
+            concat!(env!("CARGO_MANIFEST_DIR"), "/../../models/nestling-storyteller.nest");
+        let mut bytes = std::fs::read(bundled).unwrap();
+        let extents = bundled_extents(&Store::open(bundled).unwrap(), 2);
+        bytes[extents[1].offset as usize] ^= 1;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("damaged.nest");
+        std::fs::write(&path, bytes).unwrap();
+        let store = Arc::new(Store::open(&path).unwrap());
+        let shared = Arc::new(SharedReads::new(store, &ReadOptions::default(), Checks::Done));
+        let _workers = Workers::start(&shared, ReadMethod::Threads).unwrap();
+        for (tag, extent) in (0..).zip(extents) {
+            shared.submit(ReadRequest { tag, extent, class: ReadClass::Urgent });
+        }
+        let next = || std::iter::repeat_with(|| shared.try_next()).find_map(|done| done).unwrap();
+        let mut done = [next(), next()];
+        done.sort_by_key(|done| done.tag);
+        assert!(done[0].result.is_ok() && done[1].result.is_err());
     }
 }

@@ -13,6 +13,7 @@ use crate::reads::buffers::{BufferPool, PAGE_BYTES};
 use crate::reads::options::{Checks, ReadOptions};
 use crate::reads::reader::read_until_closed;
 use crate::reads::shared::{SharedReads, stall};
+use crate::reads::thread_staging::ThreadStaging;
 use crate::reads::{ReadClass, ReadDone, ReadRequest};
 
 fn schedules() -> usize {
@@ -58,7 +59,7 @@ fn expect(shared: &SharedReads, done: &ReadDone, extents: &[Extent]) {
 fn readers(shared: &Arc<SharedReads>, count: usize) -> Vec<thread::JoinHandle<()>> {
     let spawn = |_| {
         let shared = Arc::clone(shared);
-        thread::spawn(move || read_until_closed(&shared))
+        thread::spawn(move || read_until_closed(&shared, ThreadStaging::default()))
     };
     (0..count).map(spawn).collect()
 }
