@@ -8,6 +8,7 @@
 //! The arguments are a block type and a number of passes. Each pass transcodes a matrix of 768 x 2048 weights as
 //! a read of an expert does, a tile at a time. Divided by 768 x 2048 / 32 and by the passes, the collected
 //! instructions are those for 32 weights. The rates that are printed count the bytes of the blocks.
+#![expect(clippy::print_stdout, reason = "the result is printed")]
 
 use std::error::Error;
 use std::hint::black_box;

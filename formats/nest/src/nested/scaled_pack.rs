@@ -158,7 +158,7 @@ mod tests {
                 for rows in [1, 16, 21, 32] {
                     let run = Run { layout: Layout::Tile16, of_row, bytes };
                     let numbers: Vec<u8> =
-                        (0..rows * of_row * bytes).map(|at| (at * 7919 >> 3) as u8).collect();
+                        (0..rows * of_row * bytes).map(|at| ((at * 7919) >> 3) as u8).collect();
                     let mut out = vec![0xa5; rows.next_multiple_of(TILE_ROWS) * of_row * bytes];
                     run.pack(&numbers, rows, &mut out);
                     for (at, expected) in numbers.chunks(bytes).enumerate() {
