@@ -10,6 +10,7 @@ use std::arch::x86_64::*;
 
 use super::super::MagnitudeTable;
 use super::digits::{Cell, leading_pairs};
+use super::wide::repeated;
 use crate::planes::avx2::{broadcast, load};
 use crate::rows::QuantizedGroup;
 
@@ -26,11 +27,12 @@ impl Magnitudes {
     #[inline]
     #[target_feature(enable = "avx2")]
     pub fn new(table: &MagnitudeTable) -> Self {
+        let digit = |table: &[u8; 16]| repeated(&table.map(u8::cast_signed));
         Self {
-            place: repeated(&table.place),
-            sign: repeated(&table.sign.map(i8::cast_unsigned)),
-            high: [repeated(&table.high[0]), repeated(&table.high[1])],
-            low: [repeated(&table.low[0]), repeated(&table.low[1])],
+            place: digit(&table.place),
+            sign: repeated(&table.sign),
+            high: [digit(&table.high[0]), digit(&table.high[1])],
+            low: [digit(&table.low[0]), digit(&table.low[1])],
         }
     }
 
@@ -49,13 +51,6 @@ impl Magnitudes {
             _mm256_maddubs_epi16(digit(self.low, indices), x),
         ]
     }
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-fn repeated(table: &[u8; 16]) -> __m256i {
-    // SAFETY: the table has 16 bytes.
-    _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(table.as_ptr().cast()) })
 }
 
 /// Returns the exact sums of 16 rows in one group.

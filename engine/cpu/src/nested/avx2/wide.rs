@@ -42,8 +42,8 @@ impl Formula {
         });
         Self {
             factors,
-            leading: table(&leading),
-            last: table(&last),
+            leading: repeated(&leading),
+            last: repeated(&last),
             alpha_a: _mm256_set1_epi16(alpha_a),
             alpha_b: _mm256_set1_epi16(alpha_b),
         }
@@ -62,7 +62,7 @@ impl Formula {
 /// Returns a table of bytes in both halves of a vector.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn table(bytes: &[i8; 16]) -> __m256i {
+pub fn repeated(bytes: &[i8; 16]) -> __m256i {
     // SAFETY: the table has 16 bytes.
     _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) })
 }
