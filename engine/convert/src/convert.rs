@@ -151,8 +151,8 @@ pub struct ConvertOptions {
 }
 
 /// Weights of the levels' errors in calibrated experts. Levels 6 and 8 count less than in other matrices: experts are
-/// mostly used below them, and gain there what they hardly lose above (docs/perf/051).
-pub const EXPERT_LEVEL_WEIGHTS: [f32; 5] = [6.0, 4.0, 1.5, 0.3, 0.3];
+/// mostly used below them, and gain there what they hardly lose above (docs/perf/051, 057).
+pub const EXPERT_LEVEL_WEIGHTS: [f32; 5] = [6.0, 5.0, 4.0, 0.2, 0.2];
 
 impl ConvertOptions {
     /// Returns whether weights of this source type are stored exactly instead of being rounded.

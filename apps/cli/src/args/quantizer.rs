@@ -26,7 +26,7 @@ pub struct QuantizerArgs {
     pub rotation: Option<Rotation>,
 
     /// Weights of the experts' errors at levels 2, 3, 4, 6 and 8, each relative to its typical size [default:
-    /// 6,4,1.5,0.3,0.3 with a text, 2,3,1.5,0.9,0.7 without]
+    /// 6,5,4,0.2,0.2 with a text, 2,3,1.5,0.9,0.7 without]
     #[arg(long, value_name = "FIVE", env = "NESTLING_LEVEL_WEIGHTS", value_parser = level_weights)]
     pub level_weights: Option<LevelWeights>,
 }

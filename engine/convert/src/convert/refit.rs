@@ -1,7 +1,8 @@
-//! Second fit of tables, to codes that were chosen against second moments.
+//! Second fit of tables, to codes that were chosen against second moments, and to the size of their weights.
 
 use nestling_formats::nested::{
-    NestedCodec, NestedError, TILE_ROWS, TableRefit, quantize_calibrated,
+    InputCalibration, NestedCodec, NestedError, QuantizedMatrix, Shrinkage, TILE_ROWS, TableRefit,
+    quantize_calibrated,
 };
 
 use super::block::Block;
@@ -13,32 +14,57 @@ use crate::calibrate::Calibrator;
 const MATRICES: usize = 8;
 const ROWS: usize = 8 * TILE_ROWS;
 
+/// Receives the weights of a block, its codes and the moments of its inputs.
+type Coded<'a> =
+    &'a mut dyn FnMut(&[f32], &QuantizedMatrix, &InputCalibration<'_>) -> Result<(), NestedError>;
+
+/// Number of times that the sample is coded to rescale the tables.
+const RESCALINGS: usize = 2;
+
 impl Conversion<'_> {
-    /// Codes a sample of the matrices that share a codec and refits its tables to those codes. Without
-    /// calibration, the codec is unchanged.
+    /// Codes a sample of the matrices that share a codec, refits its tables to those codes, and rescales them until
+    /// decoded weights are as large as their sources. Without calibration, the codec is unchanged.
     pub(super) fn refit(
         &self,
         codec: &mut NestedCodec,
         blocks: &[Block],
         calibrator: Option<&Calibrator<'_>>,
     ) -> Result<(), ConvertError> {
+        let sample = blocks.iter().step_by(blocks.len().div_ceil(MATRICES).max(1));
+        let sample: Vec<Block> = sample.map(|block| block.first_rows(ROWS)).collect();
         let mut refit = TableRefit::new(codec);
-        for block in blocks.iter().step_by(blocks.len().div_ceil(MATRICES).max(1)) {
-            let block = block.first_rows(ROWS);
+        self.code_sample(codec, &sample, calibrator, &mut |weights, matrix, known| {
+            refit.add(weights, matrix, known)
+        })?;
+        refit.finish(codec);
+        for _ in 0..RESCALINGS {
+            let mut shrinkage = Shrinkage::new(codec);
+            self.code_sample(codec, &sample, calibrator, &mut |weights, matrix, _| {
+                shrinkage.add(weights, matrix, codec)
+            })?;
+            shrinkage.rescale(codec);
+        }
+        Ok(())
+    }
+
+    /// Codes the blocks with the codec as it is.
+    fn code_sample(
+        &self,
+        codec: &NestedCodec,
+        blocks: &[Block],
+        calibrator: Option<&Calibrator<'_>>,
+        add: Coded<'_>,
+    ) -> Result<(), ConvertError> {
+        for block in blocks {
             let mut inputs = Inputs::new(self, calibrator);
             // Default: nothing is refitted without moments.
             let Some(known) = inputs.of(block.id, block.cols)? else { return Ok(()) };
-            let weights = self.read(&block)?;
-            let add = |refit: &mut TableRefit| -> Result<(), NestedError> {
-                let (rows, cols) = (block.rows(), block.cols);
-                let options = self.options.quantize_of(block.id);
-                let matrix = quantize_calibrated(&weights, rows, cols, codec, &known, &options)?;
-                refit.add(&weights, &matrix, &known)
-            };
-            add(&mut refit)
+            let weights = self.read(block)?;
+            let options = self.options.quantize_of(block.id);
+            quantize_calibrated(&weights, block.rows(), block.cols, codec, &known, &options)
+                .and_then(|matrix| add(&weights, &matrix, &known))
                 .map_err(|source| ConvertError::Quantize { matrix: block.id, source })?;
         }
-        refit.finish(codec);
         Ok(())
     }
 }

@@ -29,6 +29,7 @@ mod scaled;
 mod scaled_pack;
 mod scaled_planes;
 mod scaled_unpack;
+mod shrinkage;
 mod tables;
 mod transform;
 mod view;
@@ -38,6 +39,8 @@ mod wide;
 mod calibrated_tests;
 #[cfg(test)]
 mod scaled_tests;
+#[cfg(test)]
+mod shrinkage_tests;
 #[cfg(test)]
 mod tests;
 
@@ -64,6 +67,7 @@ pub use scaled::{
 };
 pub use scaled_pack::ScaledRows;
 pub use scaled_planes::{ScaledPlanes, pack_scaled_merged, pack_scaled_plane};
+pub use shrinkage::Shrinkage;
 pub use transform::{InputTransform, hadamard};
 pub use view::{CheckedSizes, GroupScales, NestedPlanes, NestedView};
 

@@ -64,7 +64,7 @@ impl Default for CalibratedOptions {
         Self {
             level_weights: [6.0, 4.0, 1.5, 1.0, 1.0],
             feedback: false,
-            sweeps: 2,
+            sweeps: 6,
             step_sweeps: 2,
         }
     }
