@@ -2,7 +2,7 @@
 
 use nestling_formats::nested::{
     InputCalibration, NestedCodec, NestedError, QuantizedMatrix, Shrinkage, TILE_ROWS, TableRefit,
-    quantize_calibrated,
+    quantize_calibrated, quantize_matrix,
 };
 
 use super::block::Block;
@@ -14,16 +14,19 @@ use crate::calibrate::Calibrator;
 const MATRICES: usize = 8;
 const ROWS: usize = 8 * TILE_ROWS;
 
-/// Receives the weights of a block, its codes and the moments of its inputs.
-type Visitor<'a> =
-    &'a mut dyn FnMut(&[f32], &QuantizedMatrix, &InputCalibration<'_>) -> Result<(), NestedError>;
+/// Receives the weights of a block, its codes and the moments of its inputs, if they are known.
+type Visitor<'a> = &'a mut dyn FnMut(
+    &[f32],
+    &QuantizedMatrix,
+    Option<&InputCalibration<'_>>,
+) -> Result<(), NestedError>;
 
 /// Number of times that the sample is coded to rescale the tables.
 const RESCALINGS: usize = 2;
 
 impl Conversion<'_> {
-    /// Codes a sample of the matrices that share a codec, refits its tables to those codes, and rescales them until
-    /// decoded weights are as large as their sources. Without calibration, the codec is unchanged.
+    /// Codes a sample of the matrices that share a codec, refits its tables to those codes if there are moments, and
+    /// rescales them until decoded weights are as large as their sources.
     pub(super) fn refit(
         &self,
         codec: &mut NestedCodec,
@@ -34,7 +37,8 @@ impl Conversion<'_> {
         let sample: Vec<Block> = sample.map(|block| block.first_rows(ROWS)).collect();
         let mut refit = TableRefit::new(codec);
         self.code_sample(codec, &sample, calibrator, &mut |weights, matrix, known| {
-            refit.add(weights, matrix, known)
+            // Default: nothing is refitted without moments.
+            known.map_or(Ok(()), |known| refit.add(weights, matrix, known))
         })?;
         refit.finish(codec);
         for _ in 0..RESCALINGS {
@@ -57,12 +61,16 @@ impl Conversion<'_> {
     ) -> Result<(), ConvertError> {
         for block in blocks {
             let mut inputs = Inputs::new(self, calibrator);
-            // Default: nothing is refitted without moments.
-            let Some(known) = inputs.of(block.id, block.cols)? else { return Ok(()) };
+            let known = inputs.of(block.id, block.cols)?;
             let weights = self.read(block)?;
+            let (rows, cols) = (block.rows(), block.cols);
             let options = self.options.quantize_of(block.id);
-            quantize_calibrated(&weights, block.rows(), block.cols, codec, &known, &options)
-                .and_then(|matrix| add(&weights, &matrix, &known))
+            let coded = match &known {
+                Some(known) => quantize_calibrated(&weights, rows, cols, codec, known, &options),
+                None => quantize_matrix(&weights, rows, cols, codec, None, &options),
+            };
+            coded
+                .and_then(|matrix| add(&weights, &matrix, known.as_ref()))
                 .map_err(|source| ConvertError::Quantize { matrix: block.id, source })?;
         }
         Ok(())

@@ -28,17 +28,21 @@ use nestling_testkit::runners::{
 /// Minimum router gap: positions with a smaller gap to another choice are listed, not evaluated.
 const ROUTER_GAP_MIN: f32 = 1e-4;
 
-/// Maximum mean divergence of level 8 from the float model, in nats.
+/// Maximum mean divergence of level 8 from the float model, in nats, over the rows that diverge least.
 ///
 /// Int8 activations and 8-bit weights each have an error of about 0.4 % of a product's spread. These random
 /// models have logits of spread 2 to 6.
 const LEVEL_8_DIVERGENCE_MAX: f64 = 0.02;
 
-/// Maximum factor by which calibration may raise the divergence of a level.
+/// Share of the rows that level 8 is judged by. In the others, a router may have chosen another expert of two with
+/// nearly equal scores; one such row can diverge by more than 2 nats. [`agrees_with_transformers`] leaves out as many.
+const JUDGED_ROWS: f64 = 0.9;
+
+/// Standard errors by which a mean divergence may lie above one that it should be below.
 ///
-/// With random weights and little text, its benefit varies between families. Misleading calibration costs a
-/// multiple.
-const CALIBRATED_DIVERGENCE_MAX: f64 = 1.15;
+/// A level that does not differ from the one below would exceed it once in 740 comparisons; there are 214. Levels 2
+/// and 3 in each other's place exceed it in nearly all families.
+const STANDARD_ERRORS_MAX: f64 = 3.0;
 
 pub fn directory(name: &str) -> PathBuf {
     data("families").join(name)
@@ -120,8 +124,8 @@ pub fn has_the_same_bits_however_it_is_computed(name: &str) {
     }
 }
 
-/// Mean KL divergence of the rows of `other` from the rows of `exact`, in nats.
-fn divergence(exact: &[f32], other: &[f32], vocab_size: usize) -> f64 {
+/// KL divergence of each row of `other` from the same row of `exact`, in nats.
+fn divergences(exact: &[f32], other: &[f32], vocab_size: usize) -> Vec<f64> {
     let log_softmax = |row: &[f32]| -> Vec<f64> {
         let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
         let sum: f64 = row.iter().map(|&x| f64::from(x - max).exp()).sum();
@@ -132,7 +136,28 @@ fn divergence(exact: &[f32], other: &[f32], vocab_size: usize) -> f64 {
         let (exact, other) = (log_softmax(exact), log_softmax(other));
         exact.iter().zip(&other).map(|(p, q)| p.exp() * (p - q)).sum()
     };
-    rows.clone().map(of_row).sum::<f64>() / rows.count() as f64
+    rows.map(of_row).collect()
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Mean of the least values, without those above [`JUDGED_ROWS`].
+fn least_mean(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    mean(&sorted[..(values.len() as f64 * JUDGED_ROWS) as usize])
+}
+
+/// By how many standard errors the mean of `a` is above that of `b`. The error of the mean of `a - b` comes from its
+/// spread over rows.
+fn standard_errors_above(a: &[f64], b: &[f64]) -> f64 {
+    let differences: Vec<f64> = a.iter().zip(b).map(|(a, b)| a - b).collect();
+    let center = mean(&differences);
+    let squares: f64 = differences.iter().map(|difference| (difference - center).powi(2)).sum();
+    let count = differences.len() as f64;
+    center / (squares / (count * (count - 1.0))).sqrt()
 }
 
 pub fn is_converted_and_streamed(name: &str) {
@@ -147,7 +172,7 @@ pub fn is_converted_and_streamed(name: &str) {
         let source = owned(&store, Some(level));
         let mut resident = runner(Cpu::new(2), &source, &RunnerOptions::default());
         let expected = all_logits(&mut resident, &tokens, level, 512);
-        found.push((level, divergence(&exact, &expected, vocab_size)));
+        found.push((level, divergences(&exact, &expected, vocab_size)));
         let table = ExpertTable::of_store(&store, level).unwrap();
         for budget_bytes in [table.least_bytes(), table.total_bytes() / 2] {
             let streaming = Some(StreamOptions {
@@ -166,10 +191,19 @@ pub fn is_converted_and_streamed(name: &str) {
             assert!(bits(&sequence) == bits(&expected[..sequence.len()]), "{name}, {level}");
         }
     }
-    println!("{name}: divergence by level {found:?}");
-    let best = found.last().unwrap().1;
+    let means: Vec<_> = found.iter().map(|(level, rows)| (level, mean(rows))).collect();
+    println!("{name}: divergence by level {means:?}");
+    let best = least_mean(&found.last().unwrap().1);
     assert!(best <= LEVEL_8_DIVERGENCE_MAX, "{name}: {best} at the highest level");
-    assert!(found.windows(2).all(|pair| pair[1].1 < pair[0].1), "{name}: {found:?}");
+    for pair in found.windows(2) {
+        let above = standard_errors_above(&pair[1].1, &pair[0].1);
+        assert!(
+            above <= STANDARD_ERRORS_MAX,
+            "{name}: {above} from {} to {}",
+            pair[0].0,
+            pair[1].0
+        );
+    }
 }
 
 /// Calibration measures the use of all experts and affects the codes: levels differ from uncalibrated ones,
@@ -181,7 +215,7 @@ pub fn is_calibrated(name: &str) {
     let text = &tokens[..64];
     let mut floats = runner(Cpu::new(2), &source, &RunnerOptions::default());
     let exact = all_logits(&mut floats, text, Level::L8, 512);
-    let divergences = |calibration| {
+    let by_level = |calibration| {
         let mut options = ConvertOptions::default();
         options.level = Level::L4;
         options.calibration = calibration;
@@ -198,16 +232,22 @@ pub fn is_calibrated(name: &str) {
             "{name}"
         );
         let mut runner = runner(Cpu::new(2), &owned(&store, None), &RunnerOptions::default());
-        [Level::L2, Level::L3, Level::L4]
-            .map(|level| divergence(&exact, &all_logits(&mut runner, text, level, 512), vocab_size))
+        [Level::L2, Level::L3, Level::L4].map(|level| {
+            divergences(&exact, &all_logits(&mut runner, text, level, 512), vocab_size)
+        })
     };
-    let alone = divergences(Calibration::None);
+    let alone = by_level(Calibration::None);
     let calibration = CalibrationTokens::with_length(tokens.clone(), 64).unwrap();
-    let calibrated = divergences(Calibration::Tokens(calibration));
-    println!("{name}: divergence by level {calibrated:?}, by weights alone {alone:?}");
+    let calibrated = by_level(Calibration::Tokens(calibration));
     for (calibrated, alone) in calibrated.into_iter().zip(alone) {
         assert_ne!(calibrated, alone, "{name}: the same codes as by weights alone");
-        assert!(calibrated <= CALIBRATED_DIVERGENCE_MAX * alone, "{name}: {calibrated}, {alone}");
+        let above = standard_errors_above(&calibrated, &alone);
+        println!(
+            "{name}: {} calibrated, {} alone, {above:.2} errors",
+            mean(&calibrated),
+            mean(&alone)
+        );
+        assert!(above <= STANDARD_ERRORS_MAX, "{name}: {above} standard errors above");
     }
 }
 
