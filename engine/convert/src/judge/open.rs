@@ -304,6 +304,10 @@ impl<S: ExpertSource> ExpertSource for Allocated<S> {
         self.inner.level_max()
     }
 
+    fn is_tied(&self) -> bool {
+        self.inner.is_tied()
+    }
+
     fn matrices(&self, group: &GroupId) -> Result<Matrices, EngineError> {
         let matrices = self.inner.matrices(group)?;
         let list = matrices.list.into_iter().enumerate();
@@ -348,6 +352,10 @@ impl<S: ExpertSource> ExpertSource for SharedSource<S> {
 
     fn level_max(&self) -> Option<Level> {
         self.source.level_max()
+    }
+
+    fn is_tied(&self) -> bool {
+        self.source.is_tied()
     }
 
     fn matrices(&self, group: &GroupId) -> Result<Matrices, EngineError> {

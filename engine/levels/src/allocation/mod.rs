@@ -101,10 +101,13 @@ impl Allocation {
         })
     }
 
-    /// Returns the levels of a group's matrices, in order; empty for a group without matrices.
+    /// Returns the levels of a group's matrices, in order; empty for a group without matrices. A tied head, which
+    /// is no group of its own, has those of the embedding.
     pub fn levels(&self, group: &GroupId) -> &[Level] {
+        let tied =
+            || (*group == GroupId::Head).then(|| self.levels.get(&GroupId::Embedding)).flatten();
         // Default: groups without matrices have no levels.
-        self.levels.get(group).map(Vec::as_slice).unwrap_or_default()
+        self.levels.get(group).or_else(tied).map(Vec::as_slice).unwrap_or_default()
     }
 
     /// Returns the level of one matrix, or `None` if the group lacks it.

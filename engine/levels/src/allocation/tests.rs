@@ -251,3 +251,12 @@ fn a_model_without_experts_lies_between_two_levels() {
         assert_eq!(chosen(index, Level::L8, bytes[place], counting).unwrap(), pair[0]);
     }
 }
+
+#[test]
+fn a_tied_head_has_the_level_of_the_embedding() {
+    let store = store(1, 0, None);
+    let allocation = Allocation::of_level(store.index(), Level::L3);
+    assert!(store.index().group(&GroupId::Head).is_none());
+    assert_eq!(allocation.levels(&GroupId::Embedding), [Level::L3]);
+    assert_eq!(allocation.levels(&GroupId::Head), [Level::L3]);
+}

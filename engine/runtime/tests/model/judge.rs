@@ -226,6 +226,21 @@ fn mixes_by_dual_routing_lie_between_the_levels() {
 }
 
 #[test]
+fn a_level_is_judged_with_the_head_that_it_runs_with() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tied.nest");
+    build_store(&data("tiny-tied"), &path, &Recipe::default());
+    let store = Arc::new(Store::open(&path).unwrap());
+    let points = vec![
+        level_point(&store, Level::L2, None).unwrap(),
+        mean_level_point(&store, 2.0, Level::L2, None).unwrap(),
+    ];
+    let found = judged(&store, &options_of(&store, points), "tiny-tied", 1);
+    let [level, mean] = &found.rows[..] else { panic!() };
+    assert_eq!(kl_shipped(level), kl_shipped(mean), "a mean of 2 up to 2 is level 2");
+}
+
+#[test]
 fn a_streamed_store_is_judged_as_a_resident_one_and_elastic_serves_no_more() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tiny.nest");
