@@ -228,14 +228,17 @@ fn mixes_by_dual_routing_lie_between_the_levels() {
 #[test]
 fn a_level_is_judged_with_the_head_that_it_runs_with() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("tied.nest");
-    build_store(&data("tiny-tied"), &path, &Recipe::default());
+    let (name, path) = ("families/granite-moe", directory.path().join("tied.nest"));
+    let checkpoint = Checkpoint::open(data(name)).unwrap();
+    assert!(checkpoint.config().tie_word_embeddings);
+    let go = CancelToken::new();
+    convert(&checkpoint, &path, &ConvertOptions::default(), &go, &mut |_| {}).unwrap();
     let store = Arc::new(Store::open(&path).unwrap());
     let points = vec![
         level_point(&store, Level::L2, None).unwrap(),
         mean_level_point(&store, 2.0, Level::L2, None).unwrap(),
     ];
-    let found = judged(&store, &options_of(&store, points), "tiny-tied", 1);
+    let found = judged(&store, &JudgeOpenOptions { points, ..options(&store, 32) }, name, 1);
     let [level, mean] = &found.rows[..] else { panic!() };
     assert_eq!(kl_shipped(level), kl_shipped(mean), "a mean of 2 up to 2 is level 2");
 }
