@@ -257,6 +257,6 @@ fn a_tied_head_has_the_level_of_the_embedding() {
     let store = store(1, 0, None);
     let allocation = Allocation::of_level(store.index(), Level::L3);
     assert!(store.index().group(&GroupId::Head).is_none());
-    assert_eq!(allocation.levels(&GroupId::Embedding), [Level::L3]);
-    assert_eq!(allocation.levels(&GroupId::Head), [Level::L3]);
+    assert_eq!(allocation.levels(&GroupId::Embedding), [Level::L6]);
+    assert_eq!(allocation.levels(&GroupId::Head), [Level::L6]);
 }
