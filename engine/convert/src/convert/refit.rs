@@ -35,12 +35,14 @@ impl Conversion<'_> {
     ) -> Result<(), ConvertError> {
         let sample = blocks.iter().step_by(blocks.len().div_ceil(MATRICES).max(1));
         let sample: Vec<Block> = sample.map(|block| block.first_rows(ROWS)).collect();
-        let mut refit = TableRefit::new(codec);
-        self.code_sample(codec, &sample, calibrator, &mut |weights, matrix, known| {
-            // Default: nothing is refitted without moments.
-            known.map_or(Ok(()), |known| refit.add(weights, matrix, known))
-        })?;
-        refit.finish(codec);
+        if calibrator.is_some() {
+            let mut refit = TableRefit::new(codec);
+            self.code_sample(codec, &sample, calibrator, &mut |weights, matrix, known| {
+                // Default: nothing is refitted without moments.
+                known.map_or(Ok(()), |known| refit.add(weights, matrix, known))
+            })?;
+            refit.finish(codec);
+        }
         for _ in 0..RESCALINGS {
             let mut shrinkage = Shrinkage::new(codec);
             self.code_sample(codec, &sample, calibrator, &mut |weights, matrix, _| {
