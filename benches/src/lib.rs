@@ -70,9 +70,9 @@ impl RandomMatrix {
             merge_p3_p4(Layout::Tile16, &planes[1], &planes[2], &mut merged)?;
         }
         let tables = NestedTables {
-            t2: [-90, -25, 25, 90],
-            t3: [-110, -70, -40, -12, 12, 40, 70, 110],
-            t4: std::array::from_fn(|i| (i as i8 - 8) * 15),
+            t2: [-90, -26, 26, 90],
+            t3: [-110, -70, -38, -14, 14, 38, 70, 110],
+            t4: [-126, -106, -86, -70, -54, -38, -22, -6, 6, 22, 38, 54, 70, 86, 106, 126],
         };
         let codec = NestedCodec {
             alpha_a: 8192,

@@ -31,6 +31,7 @@ pub const UNSAFE_FILES: &[&str] = &[
     "engine/cpu/src/nested/avx2/linear.rs",
     "engine/cpu/src/nested/avx2/magnitudes.rs",
     "engine/cpu/src/nested/avx2/row.rs",
+    "engine/cpu/src/nested/avx2/strided.rs",
     "engine/cpu/src/nested/avx2/wide.rs",
     "engine/cpu/src/nested/avx512.rs",
     "engine/cpu/src/nested/avx512/panel.rs",

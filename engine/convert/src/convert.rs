@@ -21,6 +21,8 @@ mod quantize;
 mod refit;
 mod sensitivity;
 mod source_error;
+#[cfg(test)]
+mod tests;
 mod trial;
 mod work;
 
@@ -32,6 +34,7 @@ use std::sync::Arc;
 use nestling_formats::nested::{InputTransform, NeuronOrder, QuantizeOptions};
 use nestling_formats::store::{GroupId, StoreId, StoreWriter};
 use nestling_formats::{Level, MatrixId};
+use nestling_import::config::ModelConfig;
 use nestling_import::gguf::{BlockType, ScaledBlocks};
 use nestling_import::{Checkpoint, ElementType, ImportError};
 
@@ -144,6 +147,9 @@ pub struct ConvertOptions {
     /// Weight of each level's error in the matrices of experts, with and without calibration. `None` means
     /// [`EXPERT_LEVEL_WEIGHTS`] with calibration, and the weights in `quantize` without it.
     pub expert_level_weights: Option<[f32; 5]>,
+    /// The same for all other matrices. `None` means [`SHARED_LEVEL_WEIGHTS`] in a model with experts, and the
+    /// weights in `quantize` in one without.
+    pub shared_level_weights: Option<[f32; 5]>,
     /// Basis on which codes are chosen. The embedding is always coded by its weights alone.
     pub calibration: Calibration,
     /// Damping of the second moments of calibration.
@@ -153,6 +159,10 @@ pub struct ConvertOptions {
 /// Weights of the levels' errors in calibrated experts. Levels 6 and 8 count less than in other matrices: experts are
 /// mostly used below them, and gain there what they hardly lose above (docs/perf/051, 057).
 pub const EXPERT_LEVEL_WEIGHTS: [f32; 5] = [6.0, 5.0, 4.0, 0.2, 0.2];
+
+/// Weights of the levels' errors in matrices that all tokens of a model with experts use: no level of its store has
+/// less than six bits of them (docs/perf/058).
+pub const SHARED_LEVEL_WEIGHTS: [f32; 5] = [0.02, 0.02, 0.02, 1.0, 1.0];
 
 impl ConvertOptions {
     /// Returns whether weights of this source type are stored exactly instead of being rounded.
@@ -166,15 +176,22 @@ impl ConvertOptions {
         blocks.filter(|_| self.source_blocks == SourceBlocks::Exact)
     }
 
-    /// Returns the quantization options of a matrix of the store.
-    pub(crate) fn quantize_of(&self, made: MatrixId) -> QuantizeOptions {
+    /// Returns the quantization options of a matrix of a model.
+    pub(crate) fn quantize_of(&self, made: MatrixId, model: &ModelConfig) -> QuantizeOptions {
         let mut options = self.quantize.clone();
-        match self.expert_level_weights {
-            _ if made.expert.is_none() => (),
+        let default = model.has_experts().then_some(SHARED_LEVEL_WEIGHTS);
+        let both = match made.expert {
+            Some(_) => self.expert_level_weights,
+            None => self.shared_level_weights.or(default),
+        };
+        match both {
             Some(weights) => {
                 (options.level_weights, options.calibrated.level_weights) = (weights, weights);
             }
-            None => options.calibrated.level_weights = EXPERT_LEVEL_WEIGHTS,
+            None if made.expert.is_some() => {
+                options.calibrated.level_weights = EXPERT_LEVEL_WEIGHTS;
+            }
+            None => (),
         }
         options
     }
@@ -195,6 +212,7 @@ impl Default for ConvertOptions {
             rotation: InputTransform::None,
             quantize: QuantizeOptions::default(),
             expert_level_weights: None,
+            shared_level_weights: None,
             calibration: Calibration::None,
             damping: Damping::default(),
         }
@@ -298,6 +316,11 @@ struct Conversion<'a> {
 }
 
 impl Conversion<'_> {
+    /// Returns the quantization options of a matrix.
+    fn quantize_of(&self, made: MatrixId) -> QuantizeOptions {
+        self.options.quantize_of(made, self.checkpoint.config())
+    }
+
     fn run(&self, meter: &mut Meter<'_>) -> Result<(), ConvertError> {
         let groups = self.writer.index().groups();
         let bytes = |id: &GroupId| self.group_bytes(id);

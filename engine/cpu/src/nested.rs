@@ -60,8 +60,8 @@ pub(super) struct DecodeTables {
     /// Values at levels 2 to 4, for each table, indexed by P2's digit, P3's bit and P4's bit. At level 2 the
     /// index is P2's digit in the two low bits.
     pub nibble: [[i8; 16]; 16],
-    /// The same tables in two parts, where both are small enough.
-    pub linear: [Option<LinearTable>; 16],
+    /// The same tables in forms that need no signs.
+    pub forms: [TableForm; 16],
     /// Values at levels 6 and 8: value = 128 * (high - 128) + (low - 128), indexed by the code's leading six
     /// bits. At level 8, the code's last two bits are above them in the index, as `d8 << 6`.
     pub high: [u8; 256],
@@ -72,6 +72,66 @@ pub(super) struct DecodeTables {
     pub formula: [i16; 4],
     /// Spacing of scale steps.
     pub steps: ScaleSteps,
+}
+
+/// Form of a table for `pmaddubsw`, whose first operand has no sign.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum TableForm {
+    /// Signed values, for which there is no other form.
+    Signed,
+    /// Two parts.
+    Linear(LinearTable),
+    /// Multiples of a stride.
+    Strided(StridedTable),
+}
+
+impl TableForm {
+    /// Finds the form with the fewest instructions for one product.
+    fn of(values: &[i8]) -> Self {
+        match (StridedTable::new(values), LinearTable::new(values)) {
+            (Some(table), _) => Self::Strided(table),
+            (None, Some(table)) => Self::Linear(table),
+            (None, None) => Self::Signed,
+        }
+    }
+}
+
+/// A table of multiples of a stride: value = `stride` * `bytes`[index] - `zero`. Bytes are at most
+/// [`StridedTable::MAX_BYTE`], so that four products with activations add up in 16 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StridedTable {
+    pub bytes: [u8; 16],
+    pub stride: i16,
+    pub zero: i32,
+}
+
+impl StridedTable {
+    /// Maximum of a byte: four products of it and 127 stay below 2^15.
+    pub const MAX_BYTE: u8 = 64;
+
+    /// Finds the largest stride, or returns `None` if bytes are too large even so.
+    fn new(values: &[i8]) -> Option<Self> {
+        let lowest = *values.iter().min()?;
+        let above = |value: &i8| value.abs_diff(lowest);
+        let stride = values.iter().map(above).fold(0, greatest_divisor).max(1);
+        let mut bytes = [0; 16];
+        for (byte, value) in bytes.iter_mut().zip(values) {
+            *byte = above(value) / stride;
+        }
+        let fits = bytes.iter().all(|byte| *byte <= Self::MAX_BYTE);
+        fits.then(|| Self { bytes, stride: stride.into(), zero: -i32::from(lowest) })
+    }
+
+    /// Returns the largest byte.
+    #[cfg(target_arch = "x86_64")]
+    pub fn largest(&self) -> u8 {
+        self.bytes.iter().fold(0, |largest, byte| largest.max(*byte))
+    }
+}
+
+/// Returns the greatest common divisor.
+fn greatest_divisor(a: u8, b: u8) -> u8 {
+    if b == 0 { a } else { greatest_divisor(b, a % b) }
 }
 
 /// A table in two parts: value = `slope` * index + `rest`[index] - `zero`. Products of indices (up to 15) and of
@@ -151,7 +211,7 @@ impl DecodeTables {
     fn new(codec: &NestedCodec, level: Level) -> Self {
         let mut decode = Self {
             nibble: [[0; 16]; 16],
-            linear: [None; 16],
+            forms: [TableForm::Signed; 16],
             high: [0; 256],
             low: [0; 256],
             magnitudes: None,
@@ -172,8 +232,8 @@ impl DecodeTables {
             }
         }
         let indices = if level == Level::L2 { 4 } else { 16 };
-        for (linear, values) in decode.linear.iter_mut().zip(&decode.nibble) {
-            *linear = LinearTable::new(&values[..indices]);
+        for (form, values) in decode.forms.iter_mut().zip(&decode.nibble) {
+            *form = TableForm::of(&values[..indices]);
         }
         decode
     }
@@ -277,10 +337,10 @@ impl<'a> NestedWeights<'a> {
         &self.decode.nibble[usize::from(self.tile_tables[tile] & 15)]
     }
 
-    /// Returns the table of a tile in two parts, if it has them.
+    /// Returns the form of a tile's table without signs.
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn linear_table(&self, tile: usize) -> Option<&LinearTable> {
-        self.decode.linear[usize::from(self.tile_tables[tile] & 15)].as_ref()
+    pub(super) fn table_form(&self, tile: usize) -> &TableForm {
+        &self.decode.forms[usize::from(self.tile_tables[tile] & 15)]
     }
 
     /// Returns the steps of 16 rows in one group.

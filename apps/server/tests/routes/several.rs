@@ -361,19 +361,22 @@ fn a_model_whose_file_changed_is_closed_and_reopened() {
     let server = Server::new(ServerOptions::default());
     let options = PoolOptions { keep_alive: None, memory_bytes: Some(2 << 30) };
     server.set_source(Arc::clone(&source) as Arc<dyn ModelSource>, options);
-    let long = json!({ "model": "story", "max_tokens": 400, "ignore_eos": true });
-    let ask = || post(&server, CHAT, &chat_with(&long));
-    ask().ok();
+    // Each answer wanders elsewhere, so that it needs experts that the one before has not read.
+    let ask = |seed: u64| {
+        let wild = json!({ "model": "story", "temperature": 2.0, "seed": seed, "max_tokens": 400, "ignore_eos": true });
+        post(&server, CHAT, &chat_with(&wild))
+    };
+    ask(1).ok();
     touch(&file);
-    let error = ask().error(500);
+    let error = ask(2).error(500);
     assert!(error["message"].as_str().unwrap().contains("changed while it was open"), "{error}");
-    ask().ok();
+    ask(3).ok();
     assert_eq!(source.opened.load(Ordering::SeqCst), 2);
     // A replaced file of the same name also counts as changed.
     let new = folder.path().join("new.nest");
     std::fs::copy(&file, &new).unwrap();
     std::fs::rename(&new, &file).unwrap();
     touch(&file);
-    let answers = [ask().status, ask().status];
+    let answers = [ask(4).status, ask(5).status];
     assert_eq!(answers[1], 200, "{answers:?}");
 }

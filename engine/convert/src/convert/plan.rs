@@ -18,7 +18,7 @@ use super::{Calibration, ConvertError, ConvertOptions, SourceBits, SourceBlocks}
 
 /// Version of the quantizer. It is raised when the same checkpoint would be coded differently, so that the
 /// store's id changes.
-pub const QUANTIZER_VERSION: u32 = 7;
+pub const QUANTIZER_VERSION: u32 = 8;
 
 /// Name of the file that is required for a conversion.
 const TOKENIZER: &str = "tokenizer.json";
@@ -142,6 +142,9 @@ fn begin(source: Vec<u8>, options: &ConvertOptions) -> StorePlan {
     });
     if let Some(weights) = options.expert_level_weights {
         parameters["expert_level_weights"] = weights.to_vec().into();
+    }
+    if let Some(weights) = options.shared_level_weights {
+        parameters["shared_level_weights"] = weights.to_vec().into();
     }
     if options.source_blocks == SourceBlocks::Exact {
         parameters["source_blocks"] = "exact".into();

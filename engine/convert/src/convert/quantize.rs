@@ -202,7 +202,7 @@ impl Conversion<'_> {
     ) -> Result<Fitter, ConvertError> {
         let weights = self.read(block)?;
         let importance = self.importance(calibrator, block)?;
-        let mut options = self.options.quantize_of(block.id);
+        let mut options = self.quantize_of(block.id);
         options.tables = tables;
         let mut fitter = Fitter::new(self.is_mxfp4(block.id), &options);
         fitter
@@ -311,7 +311,7 @@ impl Conversion<'_> {
     ) -> Result<(QuantizedMatrix, Option<MatrixSums>), ConvertError> {
         let weights = self.read(block)?;
         let (rows, cols, options) =
-            (block.to - block.from, block.cols, &self.options.quantize_of(block.id));
+            (block.to - block.from, block.cols, &self.quantize_of(block.id));
         if codec.steps == ScaleSteps::Octaves {
             let coded = quantize_mxfp4(&weights, rows, cols, codec, options);
             let coded = coded.map(|coded| (coded, None));

@@ -66,7 +66,7 @@ impl Conversion<'_> {
             let known = inputs.of(block.id, block.cols)?;
             let weights = self.read(block)?;
             let (rows, cols) = (block.rows(), block.cols);
-            let options = self.options.quantize_of(block.id);
+            let options = self.quantize_of(block.id);
             let coded = match &known {
                 Some(known) => quantize_calibrated(&weights, rows, cols, codec, known, &options),
                 None => quantize_matrix(&weights, rows, cols, codec, None, &options),

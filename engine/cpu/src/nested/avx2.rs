@@ -1,8 +1,10 @@
 //! Kernels for AVX2 with FMA, and for AVX-VNNI.
 //!
 //! Half a tile, eight rows of four columns, fills one 256-bit vector. Levels 2 to 4 look values up by
-//! `pshufb`. With VNNI the values are unsigned, value + 128, as for AVX-512. Without it the product is
-//! `pmaddubsw` of |w| and sign(x, w), which is exact because two products fit in 15 bits. Levels 6 and 8
+//! `pshufb`. With VNNI the values are unsigned, value + 128, as for AVX-512. Without it, tables whose values are
+//! multiples of a stride apart are unsigned bytes for `pmaddubsw`, and several chunks are added in 16 bits before they
+//! are widened. For others the product is `pmaddubsw` of |w| and sign(x, w), which is exact because two products fit in
+//! 15 bits. Levels 6 and 8
 //! evaluate the formula in 16-bit lanes, with columns 0 and 2 separate from 1 and 3, and multiply by
 //! `pmaddwd`.
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
@@ -12,22 +14,26 @@ use std::arch::x86_64::*;
 use nestling_formats::Level;
 
 use super::super::planes::avx2::{
-    HalfTiles, broadcast, load, lookup_nibbles, middle, multiply_add, nibbles,
+    HalfTiles, broadcast, chunks_in_16_bits, load, lookup_nibbles, middle, nibbles, pair_dots,
 };
 use super::super::rows::QuantizedGroup;
-use super::{NestedWeights, QuantizedRows, RowList, TileValues};
+use super::{NestedWeights, RowList, TableForm, TileValues};
 
 mod digits;
 mod linear;
 mod magnitudes;
 mod row;
+mod strided;
 mod wide;
 
 /// Number of activation rows that share one decoded group.
-const BLOCK: usize = 4;
+const BLOCK: usize = 16;
 
 /// First bit of the exponent, from which a step's octave is subtracted.
 const OCTAVE: i32 = 23;
+
+/// In place of the number of chunks that are added in 16 bits: values themselves have 16.
+const WIDE: usize = 16;
 
 /// Values of one group, by chunk of four columns and half of the tile. Levels 6 and 8 have 16-bit values:
 /// columns 0 and 2 in `even`, 1 and 3 in `odd`. The other levels have bytes, only in `even`.
@@ -36,11 +42,10 @@ struct Group {
     odd: HalfTiles,
 }
 
-/// Defines the products of one tile. Parameters are a list of features, whether one row alone is computed by
-/// [`row::tile`], the offset that is added to values by flipping their upper bit, the start of a sum, and a
-/// function that adds 32 products to eight sums.
+/// Defines the products of one tile. Parameters are a list of features, whether few rows are computed by
+/// [`few_rows`], the table of a tile, the modes of such tables besides [`WIDE`], and the sums of a group.
 macro_rules! products_for {
-    ($module:ident, $features:literal, $row:literal, $flip:literal, $start:path, $multiply_add:path) => {
+    ($module:ident, $features:literal, $rows:literal, $table:path, [$($some:literal)*], $dots:ident) => {
         pub mod $module {
             use super::*;
 
@@ -55,111 +60,191 @@ macro_rules! products_for {
                 rows: RowList,
                 out: &mut [TileValues],
             ) {
-                let x = rows.source();
-                if let ($row, [row], [out]) = (true, rows.rows(), &mut *out) {
-                    let of_row = row::tile(weights, tile);
-                    // SAFETY: guaranteed by the caller.
-                    return unsafe { of_row(weights, tile, x.row(*row as usize), out) };
+                // SAFETY: guaranteed by the caller.
+                if $rows && unsafe { few_rows(weights, tile, rows, out) } {
+                    return;
                 }
-                for (rows, out) in rows.rows().chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
-                    // SAFETY: `fits` holds for a subset of the rows too.
-                    unsafe {
-                        match *rows {
-                            [a] => products(weights, tile, x, &[a], out),
-                            [a, b] => products(weights, tile, x, &[a, b], out),
-                            [a, b, c] => products(weights, tile, x, &[a, b, c], out),
-                            [a, b, c, d, ..] => products(weights, tile, x, &[a, b, c, d], out),
-                            [] => {}
+                let table = $table(weights, tile);
+                // SAFETY: guaranteed by the caller.
+                unsafe {
+                    match table.mode {
+                        _ if weights.level >= Level::L6 => {
+                            products::<WIDE>(weights, tile, &table, rows, out);
                         }
+                        $($some => products::<$some>(weights, tile, &table, rows, out),)*
+                        _ => {}
                     }
                 }
             }
 
-            #[inline]
             #[target_feature(enable = $features)]
-            unsafe fn products<const T: usize>(
+            unsafe fn products<const MODE: usize>(
                 weights: &NestedWeights,
                 tile: usize,
-                x: &QuantizedRows,
-                rows: &[u32; T],
+                table: &Table,
+                rows: RowList,
                 out: &mut [TileValues],
             ) {
-                let x = rows.map(|row| x.row(row as usize).as_ptr());
-                let wide = weights.level >= Level::L6;
-                let units = weights.row_units(tile);
-                // SAFETY: both arrays are as long as the loads.
-                let (units, table) = unsafe {
-                    let table = _mm_loadu_si128(weights.nibble_table(tile).as_ptr().cast());
-                    let table = _mm_xor_si128(table, _mm_set1_epi8($flip));
-                    let units =
-                        [_mm256_loadu_ps(units.as_ptr()), _mm256_loadu_ps(units[8..].as_ptr())];
-                    (units, _mm256_broadcastsi128_si256(table))
-                };
-                let mut values = Group::zero();
-                let mut sums = [[_mm256_setzero_ps(); 2]; T];
-                for group in 0..weights.groups {
-                    let cell = tile * weights.groups + group;
-                    // SAFETY: `group` is below the groups of the weights and of the rows of `x`.
-                    unsafe {
-                        if wide {
-                            decode_wide(weights, cell, &mut values);
-                        } else {
-                            let two = weights.level == Level::L2;
-                            lookup_nibbles(&weights.planes, two, cell, table, &mut values.even);
-                        }
-                        let scales = scales(weights, cell, units);
-                        for t in 0..T {
-                            let x = &*x[t].add(group);
-                            let dots =
-                                if wide { dot_wide(&values, x) } else { dot_narrow(&values, x) };
-                            for half in 0..2 {
-                                let scale = _mm256_mul_ps(_mm256_set1_ps(x.scale), scales[half]);
-                                let dots = _mm256_cvtepi32_ps(dots[half]);
-                                sums[t][half] = _mm256_fmadd_ps(dots, scale, sums[t][half]);
+                let (x, mut values) = (rows.source(), Group::zero());
+                // SAFETY: there are 16 units.
+                let units = unsafe { halves(&weights.row_units(tile)) };
+                for (rows, out) in rows.rows().chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
+                    let mut starts = [std::ptr::null(); BLOCK];
+                    for (start, row) in starts.iter_mut().zip(rows) {
+                        *start = x.row(*row as usize).as_ptr();
+                    }
+                    out.fill([0.0; 16]);
+                    for group in 0..weights.groups {
+                        let cell = tile * weights.groups + group;
+                        // SAFETY: `group` is below the groups of the weights and of the rows.
+                        unsafe {
+                            if MODE == WIDE {
+                                decode_wide(weights, cell, &mut values);
+                            } else {
+                                let two = weights.level == Level::L2;
+                                let (planes, even) = (&weights.planes, &mut values.even);
+                                lookup_nibbles(planes, two, cell, table.values, even);
+                            }
+                            let scales = scales(weights, cell, units);
+                            for (out, x) in out.iter_mut().zip(&starts) {
+                                let x: &QuantizedGroup = &*x.add(group);
+                                let dots = match MODE {
+                                    WIDE => dot_wide(&values, x),
+                                    _ => $dots::<MODE>(table, &values.even, x),
+                                };
+                                add_group(dots, scales, x, out);
                             }
                         }
                     }
                 }
-                for (out, sum) in out.iter_mut().zip(&sums) {
-                    // SAFETY: `out` has 16 floats.
-                    unsafe {
-                        _mm256_storeu_ps(out.as_mut_ptr(), sum[0]);
-                        _mm256_storeu_ps(out[8..].as_mut_ptr(), sum[1]);
-                    }
-                }
-            }
-
-            #[inline]
-            #[target_feature(enable = $features)]
-            unsafe fn dot_narrow(values: &Group, x: &QuantizedGroup) -> [__m256i; 2] {
-                let mut sums = [$start(x); 2];
-                for chunk in 0..8 {
-                    // SAFETY: there are eight chunks.
-                    let x = unsafe { broadcast(x, chunk) };
-                    for half in 0..2 {
-                        sums[half] = $multiply_add(sums[half], values.even[chunk][half], x);
-                    }
-                }
-                sums
             }
         }
     };
 }
 
-products_for!(plain, "avx2,fma", true, 0, zero, multiply_add);
-products_for!(vnni, "avx2,fma,avxvnni", false, -128, correction, _mm256_dpbusd_avx_epi32);
+products_for!(plain, "avx2,fma", true, Table::new, [8 4 2 0], plain_dots);
+products_for!(vnni, "avx2,fma,avxvnni", false, Table::offset, [0], vnni_dots);
 
-#[inline]
-#[target_feature(enable = "avx2")]
-fn zero(_: &QuantizedGroup) -> __m256i {
-    _mm256_setzero_si256()
+/// Computes one tile for one row, or for up to four with a table that has a stride. Returns false for others.
+///
+/// # Safety
+/// The machine must have AVX2 and FMA, and [`super::fits`] must hold.
+unsafe fn few_rows(
+    weights: &NestedWeights,
+    tile: usize,
+    rows: RowList,
+    out: &mut [TileValues],
+) -> bool {
+    macro_rules! compute {
+        ($tile:expr, $($row:ident)*) => {
+            match ($tile, out.as_mut_array()) {
+                (Some(of_rows), Some(out)) => {
+                    let x = [$(rows.source().row(*$row as usize)),*];
+                    // SAFETY: guaranteed by the caller.
+                    unsafe { of_rows(weights, tile, x, out) };
+                    true
+                }
+                _ => false,
+            }
+        };
+    }
+    match rows.rows() {
+        [a] => compute!(Some(row::tile(weights, tile)), a),
+        [a, b] => compute!(row::strided_tile(weights, tile), a b),
+        [a, b, c] => compute!(row::strided_tile(weights, tile), a b c),
+        [a, b, c, d] => compute!(row::strided_tile(weights, tile), a b c d),
+        _ => false,
+    }
 }
 
-/// Returns the start of a sum that compensates for the offset of 128 of unsigned weights.
+/// Table of a tile at levels 2 to 4.
+struct Table {
+    /// Bytes, unsigned unless `mode` is 0.
+    values: __m256i,
+    /// Number of chunks whose products are added in 16 bits.
+    mode: usize,
+    /// Stride of values in 16-bit lanes.
+    stride: __m256i,
+    zero: i32,
+}
+
+impl Table {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn new(weights: &NestedWeights, tile: usize) -> Self {
+        let signed = weights.nibble_table(tile);
+        let TableForm::Strided(table) = weights.table_form(tile) else {
+            let stride = _mm256_setzero_si256();
+            return Self { values: wide::repeated(signed), mode: 0, stride, zero: 0 };
+        };
+        let (mode, values) = (chunks_in_16_bits(table.largest()), table.bytes.map(u8::cast_signed));
+        let stride = _mm256_set1_epi16(table.stride);
+        Self { values: wide::repeated(&values), mode, stride, zero: table.zero }
+    }
+
+    /// Returns the table with 128 added to each value, for VNNI.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn offset(weights: &NestedWeights, tile: usize) -> Self {
+        let values = wide::repeated(weights.nibble_table(tile));
+        let values = _mm256_xor_si256(values, _mm256_set1_epi8(-128));
+        Self { values, mode: 0, stride: _mm256_setzero_si256(), zero: 0 }
+    }
+}
+
+/// Returns the exact sums of 16 rows in one group.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn correction(x: &QuantizedGroup) -> __m256i {
-    _mm256_set1_epi32(x.correction)
+fn plain_dots<const MODE: usize>(
+    table: &Table,
+    values: &HalfTiles,
+    x: &QuantizedGroup,
+) -> [__m256i; 2] {
+    let sums = pair_dots::<MODE, 1>(values, x, 0, table.stride);
+    if MODE == 0 {
+        return sums;
+    }
+    // The correction is -128 times the sum of the activations.
+    let start = _mm256_set1_epi32(table.zero * (x.correction >> 7));
+    sums.map(|sum| _mm256_add_epi32(sum, start))
+}
+
+/// Returns the same sums with VNNI, of values with an offset of 128.
+#[inline]
+#[target_feature(enable = "avx2,avxvnni")]
+fn vnni_dots<const MODE: usize>(_: &Table, values: &HalfTiles, x: &QuantizedGroup) -> [__m256i; 2] {
+    let mut sums = [_mm256_set1_epi32(x.correction); 2];
+    for (chunk, values) in values.iter().enumerate() {
+        // SAFETY: there are eight chunks.
+        let x = unsafe { broadcast(x, chunk) };
+        for half in 0..2 {
+            sums[half] = _mm256_dpbusd_avx_epi32(sums[half], values[half], x);
+        }
+    }
+    sums
+}
+
+/// Adds the sums of a group, times their scales, to the sums of 16 rows.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn add_group(dots: [__m256i; 2], scales: [__m256; 2], x: &QuantizedGroup, out: &mut TileValues) {
+    // SAFETY: `out` has 16 floats.
+    unsafe {
+        let mut sums = halves(out);
+        for half in 0..2 {
+            let scale = _mm256_mul_ps(_mm256_set1_ps(x.scale), scales[half]);
+            sums[half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[half]), scale, sums[half]);
+            _mm256_storeu_ps(out[8 * half..].as_mut_ptr(), sums[half]);
+        }
+    }
+}
+
+/// Loads the two halves of 16 floats.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn halves(floats: &TileValues) -> [__m256; 2] {
+    // SAFETY: both halves are in bounds.
+    unsafe { [_mm256_loadu_ps(floats.as_ptr()), _mm256_loadu_ps(floats[8..].as_ptr())] }
 }
 
 impl Group {

@@ -22,20 +22,21 @@ struct Planes {
 fn random_matrix(rows: usize, cols: usize, seed: u64) -> Planes {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
     let mut below = move |n: u64| random.next_u64() % n;
-    // Every other table is nearly a straight line.
-    let mut value = |index: usize, is_line: bool, slope: i16| {
+    // A third of the tables are nearly straight lines, a third have multiples of a stride.
+    let mut value = |index: usize, table: i16, slope: i16| {
         let number = |n: u64| n as i16 - 127;
-        if is_line {
-            (slope * index as i16 + number(below(16))) as i8
-        } else {
-            number(below(255)) as i8
-        }
+        let value = match table % 3 {
+            0 => slope * index as i16 + number(below(16)),
+            1 => 16 / (1 << (table / 3).min(2)) * below(16) as i16 - 126,
+            _ => number(below(255)),
+        };
+        value as i8
     };
     let tables = (0..16)
         .map(|table| NestedTables {
-            t2: std::array::from_fn(|i| value(i, table % 2 == 0, 4 * table)),
-            t3: std::array::from_fn(|i| value(i, table % 2 == 0, 2 * table)),
-            t4: std::array::from_fn(|i| value(i, table % 2 == 0, table)),
+            t2: std::array::from_fn(|i| value(i, table, 4 * table)),
+            t3: std::array::from_fn(|i| value(i, table, 2 * table)),
+            t4: std::array::from_fn(|i| value(i, table, table)),
         })
         .collect();
     let alpha_a = 1 + below(16384) as u16;
@@ -198,9 +199,24 @@ fn the_largest_sums_do_not_overflow() {
         t4: std::array::from_fn(|i| zigzag(i, 6)),
     };
     let largest = NestedTables { t2: [127; 4], t3: [-127; 8], t4: [127; 16] };
+    // Bytes above the lowest value at both ends, and 1 beside them, so that the stride is 1.
+    let strided = |largest: i8| {
+        let entry = |index: usize, last: usize| match index {
+            1 => -31,
+            _ if index.is_multiple_of(last) => largest - 32,
+            _ => -32,
+        };
+        NestedTables {
+            t2: std::array::from_fn(|i| entry(i, 3)),
+            t3: std::array::from_fn(|i| entry(i, 7)),
+            t4: std::array::from_fn(|i| entry(i, 15)),
+        }
+    };
+    let strided = [15, 31, 64].map(strided);
     // All codes at one end and all activations at +-127 give the largest products.
-    let cases = [(0u8, &largest, 32), (255, &largest, 32), (0, &lines, 16), (255, &lines, 16)];
-    for (code, values, beta_q) in cases {
+    let ends = |values, beta_q| [(0u8, values, beta_q), (255, values, beta_q)];
+    let cases = [ends(&largest, 32), ends(&lines, 16)].into_iter();
+    for (code, values, beta_q) in cases.chain(strided.iter().map(|s| ends(s, 16))).flatten() {
         let mut planes = random_matrix(16, 64, 3);
         let alphas = (9830, 32768 - 2 * 9830);
         (planes.codec.beta_q, (planes.codec.alpha_a, planes.codec.alpha_b)) = (beta_q, alphas);
@@ -232,24 +248,42 @@ fn the_largest_sums_do_not_overflow() {
 }
 
 #[test]
-fn a_table_in_two_parts_has_the_same_values() {
-    let mut found = 0;
+fn tables_without_signs_have_the_same_values() {
+    let mut found = [0; 2];
     for seed in 0..8 {
         let tables = CodecTables::new(&random_matrix(16, 32, seed).codec);
         for (level, decode) in tables.levels.iter().enumerate().take(3) {
-            for (values, linear) in decode.nibble.iter().zip(&decode.linear) {
-                let Some(LinearTable { slope, rest, zero }) = *linear else { continue };
-                found += 1;
+            for (values, form) in decode.nibble.iter().zip(&decode.forms) {
                 let indices = if level == 0 { 4 } else { 16 };
-                for index in 0..indices {
-                    assert!(rest[index] <= 31, "{rest:?}");
-                    let value = i32::from(slope) * index as i32 + i32::from(rest[index]) - zero;
-                    assert_eq!(value, i32::from(values[index]), "level {level} index {index}");
+                let value = |index: usize| match form {
+                    TableForm::Linear(LinearTable { slope, rest, zero }) => {
+                        assert!(rest[index] <= 31, "{rest:?}");
+                        i32::from(*slope) * index as i32 + i32::from(rest[index]) - zero
+                    }
+                    TableForm::Strided(StridedTable { bytes, stride, zero }) => {
+                        assert!(bytes[index] <= 64, "{bytes:?}");
+                        i32::from(*stride) * i32::from(bytes[index]) - zero
+                    }
+                    TableForm::Signed => values[index].into(),
+                };
+                for (index, expected) in values.iter().enumerate().take(indices) {
+                    let expected = i32::from(*expected);
+                    assert_eq!(value(index), expected, "level {level} index {index}");
+                }
+                match form {
+                    TableForm::Linear(_) => found[0] += 1,
+                    TableForm::Strided(_) => found[1] += 1,
+                    TableForm::Signed => (),
                 }
             }
         }
     }
-    assert!(found > 8 * 3 * 6, "{found}");
+    assert!(found[0] > 8 * 3 && found[1] > 8 * 3 * 4, "{found:?}");
+    let even = |values: [i8; 4]| StridedTable::new(&values).map(|table| table.bytes[..4].to_vec());
+    assert_eq!(even([-126, 126, -122, 2]), Some(vec![0, 63, 1, 32]));
+    assert_eq!(even([-128, 127, -128, -128]), Some(vec![0, 1, 0, 0]));
+    assert_eq!(even([-126, 126, -123, 2]), None);
+    assert_eq!(even([5; 4]), Some(vec![0; 4]));
     let zigzag = |size| std::array::from_fn::<i8, 16, _>(|i| if i % 2 == 0 { 0 } else { size });
     assert_eq!(LinearTable::new(&zigzag(31)).unwrap().rest, zigzag(31).map(|rest| rest as u8));
     assert_eq!(LinearTable::new(&zigzag(32)), None);

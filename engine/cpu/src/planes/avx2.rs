@@ -115,6 +115,55 @@ pub fn multiply_add(sum: __m256i, weights: __m256i, x: __m256i) -> __m256i {
     _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
 }
 
+/// Returns the number of chunks that `pmaddubsw` may add in 16 bits, by the largest byte; 0 for signed bytes.
+pub fn chunks_in_16_bits(largest: u8) -> usize {
+    match largest {
+        0..=15 => 8,
+        16..=31 => 4,
+        32..=64 => 2,
+        _ => 0,
+    }
+}
+
+/// Computes the exact sums of one of `SUBS` parts of a group by halves of the tile, from bytes and activations. `MODE`
+/// chunks are added in 16 bits ([`chunks_in_16_bits`]), and sums are multiplied by the stride. With 0, bytes are signed
+/// and the stride is not used.
+#[inline]
+#[target_feature(enable = "avx2")]
+#[expect(clippy::needless_range_loop, reason = "indices name chunks and halves")]
+pub fn pair_dots<const MODE: usize, const SUBS: usize>(
+    values: &HalfTiles,
+    x: &QuantizedGroup,
+    sub: usize,
+    stride: __m256i,
+) -> [__m256i; 2] {
+    let (count, mut sums) = (8 / SUBS, [_mm256_setzero_si256(); 2]);
+    let (first, run) = (sub * count, if MODE == 0 { 1 } else { MODE.min(count) });
+    for start in (first..first + count).step_by(run) {
+        let mut pairs = [_mm256_setzero_si256(); 2];
+        for chunk in start..start + run {
+            // SAFETY: there are eight chunks.
+            let x = unsafe { broadcast(x, chunk) };
+            for half in 0..2 {
+                let weights = values[chunk][half];
+                if MODE == 0 {
+                    sums[half] = multiply_add(sums[half], weights, x);
+                } else {
+                    let some = _mm256_maddubs_epi16(weights, x);
+                    pairs[half] = _mm256_add_epi16(pairs[half], some);
+                }
+            }
+        }
+        for half in 0..2 {
+            if MODE != 0 {
+                let fours = _mm256_madd_epi16(pairs[half], stride);
+                sums[half] = _mm256_add_epi32(sums[half], fours);
+            }
+        }
+    }
+    sums
+}
+
 /// Looks up the table entries for the leading digits of codes: two bits at level 2, otherwise four.
 #[inline]
 #[target_feature(enable = "avx2")]

@@ -11,7 +11,8 @@ use std::arch::x86_64::*;
 use nestling_formats::Level;
 
 use super::super::planes::avx2::{
-    HalfTiles, broadcast, load, lookup_nibbles, middle, multiply_add, nibbles, two_bits,
+    HalfTiles, broadcast, chunks_in_16_bits, load, lookup_nibbles, middle, nibbles, pair_dots,
+    two_bits,
 };
 use super::super::rows::QuantizedGroup;
 use super::{GROUP, RUN, RowList, ScalePanel, ScaledWeights, TileValues, Unsigned};
@@ -22,20 +23,10 @@ mod scales;
 /// Number of activation rows that share one decoded group.
 const BLOCK: usize = 16;
 
-/// Returns the number of chunks that `pmaddubsw` may add in 16 bits, by the largest byte; 0 for signed bytes.
-fn chunks_in_16_bits(largest: u8) -> usize {
-    match largest {
-        0..=15 => 8,
-        16..=31 => 4,
-        32..=64 => 2,
-        _ => 0,
-    }
-}
-
-/// Defines the products of one tile. Parameters are a list of features, whether one row alone is computed by
-/// [`row::tile`], the selection of a `MODE`, the modes, and the sums of a sub-block.
+/// Defines the products of one tile. Parameters are a list of features, whether few rows are computed by
+/// [`few_rows`], the selection of a `MODE`, the modes, and the sums of a sub-block.
 macro_rules! products_for {
-    ($module:ident, $features:literal, $row:literal, $mode:expr, [$($some:literal)*], $dots:ident) => {
+    ($module:ident, $features:literal, $rows:literal, $mode:expr, [$($some:literal)*], $dots:ident) => {
         pub mod $module {
             use super::*;
 
@@ -50,12 +41,9 @@ macro_rules! products_for {
                 rows: RowList,
                 out: &mut [TileValues],
             ) {
-                if let ($row, [row], [out], Some(of_row)) =
-                    (true, rows.rows(), &mut *out, row::tile(weights))
-                {
-                    let x = rows.source().row(*row as usize);
-                    // SAFETY: guaranteed by the caller.
-                    return unsafe { of_row(weights, tile, x, out) };
+                // SAFETY: guaranteed by the caller.
+                if $rows && unsafe { few_rows(weights, tile, rows, out) } {
+                    return;
                 }
                 let mode: usize = $mode(weights.table.unsigned.largest);
                 // SAFETY: guaranteed by the caller.
@@ -150,8 +138,40 @@ macro_rules! products_for {
     };
 }
 
-products_for!(plain, "avx2,fma,f16c", true, chunks_in_16_bits, [8 4 2 0], pair_dots);
+products_for!(plain, "avx2,fma,f16c", true, chunks_in_16_bits, [8 4 2 0], plain_dots);
 products_for!(vnni, "avx2,fma,f16c,avxvnni", false, |_| 8, [8], vnni_dots);
+
+/// Computes one tile for one row, or for up to four with frequent codes. Returns false for others.
+///
+/// # Safety
+/// The machine must have AVX2, FMA and F16C, and [`super::fits`] must hold.
+unsafe fn few_rows(
+    weights: &ScaledWeights,
+    tile: usize,
+    rows: RowList,
+    out: &mut [TileValues],
+) -> bool {
+    macro_rules! compute {
+        ($tile:expr, $($row:ident)*) => {
+            match ($tile, out.as_mut_array()) {
+                (Some(of_rows), Some(out)) => {
+                    let x = [$(rows.source().row(*$row as usize)),*];
+                    // SAFETY: guaranteed by the caller.
+                    unsafe { of_rows(weights, tile, x, out) };
+                    true
+                }
+                _ => false,
+            }
+        };
+    }
+    match rows.rows() {
+        [a] => compute!(row::tile(weights), a),
+        [a, b] => compute!(row::few(weights), a b),
+        [a, b, c] => compute!(row::few(weights), a b c),
+        [a, b, c, d] => compute!(row::few(weights), a b c d),
+        _ => false,
+    }
+}
 
 /// Common data of the products of all groups.
 struct Product<'a> {
@@ -216,43 +236,18 @@ fn sums_of_x<const SUBS: usize>(x: &QuantizedGroup) -> [i32; 2] {
     [_mm256_extract_epi32::<0>(halves), _mm256_extract_epi32::<4>(halves)]
 }
 
-/// Computes the exact sums of a sub-block by halves of the tile, from bytes and activations, without VNNI.
+/// Computes the exact sums of a sub-block by halves of the tile without VNNI.
 #[inline]
 #[target_feature(enable = "avx2")]
-#[expect(clippy::needless_range_loop, reason = "indices name chunks and halves")]
-fn pair_dots<const MODE: usize, const SUBS: usize>(
+fn plain_dots<const MODE: usize, const SUBS: usize>(
     values: &HalfTiles,
     x: &QuantizedGroup,
     sub: usize,
 ) -> [__m256i; 2] {
-    let (count, mut sums) = (8 / SUBS, [_mm256_setzero_si256(); 2]);
-    let (first, run) = (sub * count, if MODE == 0 { 1 } else { MODE.min(count) });
-    for start in (first..first + count).step_by(run) {
-        let mut pairs = [_mm256_setzero_si256(); 2];
-        for chunk in start..start + run {
-            // SAFETY: there are eight chunks.
-            let x = unsafe { broadcast(x, chunk) };
-            for half in 0..2 {
-                let weights = values[chunk][half];
-                if MODE == 0 {
-                    sums[half] = multiply_add(sums[half], weights, x);
-                } else {
-                    let some = _mm256_maddubs_epi16(weights, x);
-                    pairs[half] = _mm256_add_epi16(pairs[half], some);
-                }
-            }
-        }
-        for half in 0..2 {
-            if MODE != 0 {
-                let fours = _mm256_madd_epi16(pairs[half], _mm256_set1_epi16(1));
-                sums[half] = _mm256_add_epi32(sums[half], fours);
-            }
-        }
-    }
-    sums
+    pair_dots::<MODE, SUBS>(values, x, sub, _mm256_set1_epi16(1))
 }
 
-/// Computes the same sums as [`pair_dots`] with VNNI, for any bytes.
+/// Computes the same sums with VNNI, for any bytes.
 #[inline]
 #[target_feature(enable = "avx2,avxvnni")]
 #[expect(clippy::needless_range_loop, reason = "indices name chunks and halves")]

@@ -44,11 +44,13 @@ const DECAY_RATE: f32 = -0.5;
 /// Number of tokens sampled to estimate [`Values::busiest_shares`].
 const SAMPLED_TOKENS: usize = 1000;
 
-/// Returns the codec of all matrices: companding with alpha 0.6, and tables computed from the formula.
+/// Returns the codec of all matrices: companding with alpha 0.6, and tables computed from the formula, in strides of 4
+/// as a conversion makes them.
 pub(super) fn codec() -> NestedCodec {
     let value = |prefix: usize, count: usize| {
         let position = (2.0 * prefix as f64 + 1.0) / count as f64 - 1.0;
-        (127.0 * position * (0.6 + 0.4 * position.abs())).round() as i8
+        let strides = (127.0 * position * (0.6 + 0.4 * position.abs()) + 126.0) / 4.0;
+        (4 * strides.round() as i16 - 126) as i8
     };
     let mut tables = NestedTables {
         t2: std::array::from_fn(|prefix| value(prefix, 4)),
@@ -56,7 +58,7 @@ pub(super) fn codec() -> NestedCodec {
         t4: std::array::from_fn(|prefix| value(prefix, 16)),
     };
     // Makes the constant of the embeddings equal at these levels.
-    (tables.t2[3], tables.t3[7], tables.t4[15]) = (127, 127, 127);
+    (tables.t2[3], tables.t3[7], tables.t4[15]) = (126, 126, 126);
     let inputs = InputTransform::None;
     NestedCodec {
         alpha_a: 9830,

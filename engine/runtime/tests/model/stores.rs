@@ -212,7 +212,8 @@ fn levels_of_a_matrix_follow_the_sections_and_its_offset() {
         let dense = if level == Level::L8 { Level::L8 } else { Level::L6 };
         assert_eq!(prefix(&GroupId::Dense { layer: 1 }, MatrixKind::Down), dense);
         assert_eq!(prefix(&GroupId::Embedding, MatrixKind::Embedding), dense);
-        assert_eq!(prefix(&GroupId::Head, MatrixKind::Head), dense);
+        let head = if level >= Level::L4 { Level::L8 } else { Level::L6 };
+        assert_eq!(prefix(&GroupId::Head, MatrixKind::Head), head);
     }
 }
 

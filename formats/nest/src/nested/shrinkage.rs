@@ -11,6 +11,14 @@ use crate::Level;
 /// Largest factor of a table, and smallest reciprocal.
 const GAIN_MAX: f64 = 1.25;
 
+/// Stride of the entries of a rescaled table, which are `STRIDE * t - 126` with `0 <= t < 64`. Products of such `t` and
+/// int8 activations can be added by fours in 16 bits, so that processors without VNNI need fewer instructions. KL does
+/// not show it (`docs/perf/058-six-bit-tables.md`).
+const STRIDE: i8 = 4;
+
+/// Smallest entry of a rescaled table.
+const LOWEST: i8 = -126;
+
 /// Sums that compare decoded weights with their sources, by table and level.
 ///
 /// `Σ w ŵ / Σ w²` is 1 where decoded weights are neither too small nor too large on average. Sums of several
@@ -78,8 +86,8 @@ impl Shrinkage {
         Ok(())
     }
 
-    /// Multiplies each table by `Σ w² / Σ w ŵ` of its level. Codes chosen again with it shrink a little again, so
-    /// that a second round is worthwhile.
+    /// Multiplies each table by `Σ w² / Σ w ŵ` of its level and rounds its entries to multiples of [`STRIDE`] above
+    /// -126. Codes chosen again with it shrink a little again, so that a second round is worthwhile.
     pub fn rescale(&self, codec: &mut NestedCodec) {
         for (tables, products) in codec.tables.iter_mut().zip(&self.tables) {
             let [gain2, gain3, gain4] =
@@ -96,5 +104,6 @@ fn gain(squares: f64, decoded: f64) -> f64 {
 }
 
 fn multiply(entry: i8, gain: f64) -> i8 {
-    (f64::from(entry) * gain).round().clamp(-127.0, 127.0) as i8
+    let strides = (f64::from(entry) * gain - f64::from(LOWEST)) / f64::from(STRIDE);
+    (strides.round().clamp(0.0, 63.0) as i16 * i16::from(STRIDE) + i16::from(LOWEST)) as i8
 }

@@ -389,6 +389,20 @@ fn size_fits(size: usize) -> bool {
     size > 0 && u32::try_from(size).is_ok_and(|size| size < NONE)
 }
 
+/// Plane of the experts with whose section the head's P8 comes. With six bits the head costs a quarter of level 4's
+/// divergence and half of level 6's (docs/perf/058).
+const HEAD_FINE_WITH: Plane = Plane::P4;
+
+/// Returns whether a group is the head: a group of its own, or else the embedding.
+fn head_of(groups: &[Group]) -> impl Fn(&Group) -> bool {
+    let is_separate = groups.iter().any(|group| group.id == GroupId::Head);
+    move |group| match group.id {
+        GroupId::Head => true,
+        GroupId::Embedding => !is_separate,
+        _ => false,
+    }
+}
+
 /// Returns the default sections; they are named once the levels are known.
 fn default_sections(groups: &[Group]) -> Vec<SectionPlan> {
     let has = |group: &Group, plane: Plane| match group.id {
@@ -405,6 +419,12 @@ fn default_sections(groups: &[Group]) -> Vec<SectionPlan> {
     let split = || groups.iter().filter(|group| is_split(group));
     let last = Plane::ALL.into_iter().rev().find(|plane| split().any(|group| has(group, *plane)));
     let last = last.unwrap_or(Plane::P8);
+    let is_head = head_of(groups);
+    // Plane with whose section a group's P8 comes, of groups that are not split.
+    let fine_with = |group: &Group| match has_experts && is_head(group) {
+        true => HEAD_FINE_WITH.min(last),
+        false => last,
+    };
     let mut sections = Vec::new();
     for plane in Plane::ALL {
         let mut extents = Vec::new();
@@ -415,7 +435,8 @@ fn default_sections(groups: &[Group]) -> Vec<SectionPlan> {
                 (false, Plane::P2) => &[Plane::P2, Plane::P3, Plane::P4, Plane::P6],
                 (false, _) => &[],
             };
-            let fine: &[Plane] = if !is_split && plane == last { &[Plane::P8] } else { &[] };
+            let is_fine = !is_split && plane == fine_with(group);
+            let fine: &[Plane] = if is_fine { &[Plane::P8] } else { &[] };
             let planes = planes.iter().chain(fine).filter(|plane| has(group, **plane));
             extents.extend(planes.map(|plane| (group.id.clone(), *plane)));
         }

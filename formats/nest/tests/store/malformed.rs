@@ -338,7 +338,7 @@ malformed! {
     matrix_levels_empty: |v| (16..21).for_each(|i| v.u8(v.matrix(0) + i, 0)) =>
         "matrix 0: levels at byte 680 is [0, 0, 0, 0, 0], expected at least level 2 at the end";
     matrix_level_missing: |v| v.u8(v.matrix(0) + 20, 6) =>
-        "extent 33: length at byte 2688 is 1152, expected no plane P8 of embedding";
+        "extent 34: length at byte 2736 is 1152, expected no plane P8 of embedding";
     tensor_kind_unknown: |v| v.u8(v.tensors, 43) =>
         "tensor 0: kind at byte 1024 is 43, expected 0..=42";
     tensor_kind_twice: |v| v.u8(v.tensors + 32, 1) =>

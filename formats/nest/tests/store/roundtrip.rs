@@ -2,8 +2,10 @@
 
 use std::fs;
 
-use crate::support::{bytes_of, damage, expect_contents, open_bytes, small_plan, write};
-use nestling_formats::store::{GroupId, OpenOptions, PartItem, Store, StoreError};
+use crate::support::{bytes_of, damage, expect_contents, nested, open_bytes, small_plan, write};
+use nestling_formats::store::{
+    Extent, GroupId, OpenOptions, PartItem, Section, Store, StoreError, StorePlan,
+};
 use nestling_formats::{Level, MatrixKind, Plane};
 
 #[test]
@@ -69,17 +71,45 @@ fn sections_have_the_default_order() {
         let end = section.extents_end as usize;
         for extent in &index.extents()[start..end] {
             let group = index.group_of(extent).unwrap();
-            let is_expert = matches!(group.id, GroupId::Expert(_));
-            let expected = match (section.name.as_str(), is_expert) {
-                ("2", true) => extent.plane == Plane::P2,
-                ("2", false) => extent.plane != Plane::P8,
-                (name, true) => extent.plane.level().to_string() == name,
-                (name, false) => name == "8" && extent.plane == Plane::P8,
+            let expected = match (section.name.as_str(), &group.id) {
+                (name, GroupId::Expert(_)) => extent.plane.level().to_string() == name,
+                ("2", _) => extent.plane != Plane::P8,
+                ("4", GroupId::Head) => extent.plane == Plane::P8,
+                ("8", id) => *id != GroupId::Head && extent.plane == Plane::P8,
+                _ => false,
             };
             assert!(expected, "{} {:?} in section {}", group.id, extent.plane, section.name);
         }
         start = end;
     }
+}
+
+#[test]
+fn p8_of_the_head_comes_with_p4_of_the_experts() {
+    let section_of_p8 = |id: GroupId, has_head: bool, has_experts: bool| {
+        let mut plan = StorePlan::new(b"source", "{}");
+        let codec = plan.add_codec(1);
+        let matrix = |kind| vec![nested(kind, 64, 64, codec, 0)];
+        plan.add_group(GroupId::Embedding, matrix(MatrixKind::Embedding), vec![]);
+        if has_head {
+            plan.add_group(GroupId::Head, matrix(MatrixKind::Head), vec![]);
+        }
+        plan.add_group(GroupId::Dense { layer: 0 }, matrix(MatrixKind::Query), vec![]);
+        if has_experts {
+            plan.add_group(GroupId::expert_of(0, 0), matrix(MatrixKind::Gate), vec![]);
+        }
+        let index = plan.index().unwrap();
+        let mut extents = index.extents().iter();
+        let is_p8 = |e: &Extent| index.group_of(e).unwrap().id == id && e.plane == Plane::P8;
+        let place = extents.position(is_p8).unwrap();
+        let holds = |section: &&Section| place < section.extents_end as usize;
+        index.sections().iter().find(holds).unwrap().name.clone()
+    };
+    assert_eq!(section_of_p8(GroupId::Head, true, true), "4");
+    assert_eq!(section_of_p8(GroupId::Embedding, true, true), "8");
+    assert_eq!(section_of_p8(GroupId::Embedding, false, true), "4");
+    assert_eq!(section_of_p8(GroupId::Embedding, false, false), "8");
+    assert_eq!(section_of_p8(GroupId::Head, true, false), "8");
 }
 
 #[test]

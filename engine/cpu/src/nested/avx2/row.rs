@@ -1,7 +1,7 @@
-//! Products of one row of activations for AVX2 without VNNI.
+//! Products of one row of activations for AVX2 without VNNI, and of up to four where tables have a stride.
 //!
-//! Each value is used once, so four chunks of columns are looked up and multiplied in registers, and sums stay
-//! in registers for all groups. Weight scales are decoded for several groups at once.
+//! Each value is used once or a few times, so four chunks of columns are looked up and multiplied in registers, and
+//! sums stay in registers for all groups. Weight scales are decoded for several groups at once.
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
 
 use std::arch::x86_64::*;
@@ -9,12 +9,13 @@ use std::arch::x86_64::*;
 use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
 
-use super::super::{LinearTable, MagnitudeTable, NestedWeights, TileValues};
-use super::OCTAVE;
+use super::super::{LinearTable, MagnitudeTable, NestedWeights, TableForm, TileValues};
 use super::digits::{Cell, MERGED, P3, SPLIT, TWO, leading};
 use super::linear::{self, Linear};
 use super::magnitudes::{self, Magnitudes};
+use super::strided;
 use super::wide::{self, Formula};
+use super::{OCTAVE, Table, halves};
 use crate::planes::avx2::{after, broadcast, multiply_add};
 use crate::planes::{CodePlanes, MiddlePlanes};
 use crate::rows::QuantizedGroup;
@@ -25,57 +26,76 @@ const RUN: usize = 4;
 /// In place of the number of bits in P6 and P8: there are none, and the tile's table has two parts.
 const LINEAR: u8 = 1;
 
+/// Likewise, and its values are multiples of a stride apart.
+const STRIDED: u8 = 5;
+
 /// In place of the number of bits in P6 and P8: there are two, and values have a sign and a magnitude.
 const MAGNITUDES: u8 = 3;
 
-/// A function that computes one tile for one row, given the row's groups.
-pub type RowTile = unsafe fn(&NestedWeights, usize, &[QuantizedGroup], &mut TileValues);
+/// A function that computes one tile for `T` rows, given each row's groups.
+pub type RowsTile<const T: usize> =
+    unsafe fn(&NestedWeights, usize, [&[QuantizedGroup]; T], &mut [TileValues; T]);
 
-/// Returns the function for a tile of some weights. It requires the features of this module, and
-/// [`super::super::fits`] for a list of the row.
-pub fn tile(weights: &NestedWeights, tile: usize) -> RowTile {
-    if weights.linear_table(tile).is_some() {
+/// Returns the function for a tile of some weights whose table has a stride. It requires the features of this
+/// module, and [`super::super::fits`] for a list of the rows.
+pub fn strided_tile<const T: usize>(weights: &NestedWeights, tile: usize) -> Option<RowsTile<T>> {
+    let TableForm::Strided(_) = weights.table_form(tile) else { return None };
+    Some(match weights.planes.middle {
+        MiddlePlanes::None => product::<TWO, STRIDED, T>,
+        MiddlePlanes::P3(_) => product::<P3, STRIDED, T>,
+        MiddlePlanes::Split(..) => product::<SPLIT, STRIDED, T>,
+        MiddlePlanes::Merged(_) => product::<MERGED, STRIDED, T>,
+    })
+}
+
+/// Returns the function for one row and a tile of some weights, with the same requirements.
+pub fn tile(weights: &NestedWeights, tile: usize) -> RowsTile<1> {
+    if let Some(strided) = strided_tile(weights, tile) {
+        return strided;
+    }
+    if let TableForm::Linear(_) = weights.table_form(tile) {
         return match weights.planes.middle {
-            MiddlePlanes::None => product::<TWO, LINEAR>,
-            MiddlePlanes::P3(_) => product::<P3, LINEAR>,
-            MiddlePlanes::Split(..) => product::<SPLIT, LINEAR>,
-            MiddlePlanes::Merged(_) => product::<MERGED, LINEAR>,
+            MiddlePlanes::None => product::<TWO, LINEAR, 1>,
+            MiddlePlanes::P3(_) => product::<P3, LINEAR, 1>,
+            MiddlePlanes::Split(..) => product::<SPLIT, LINEAR, 1>,
+            MiddlePlanes::Merged(_) => product::<MERGED, LINEAR, 1>,
         };
     }
     let is_merged = !matches!(weights.planes.middle, MiddlePlanes::Split(..));
     let has_magnitudes = weights.decode.magnitudes.is_some();
     match (weights.level, weights.planes.middle) {
-        (Level::L6, _) if has_magnitudes && is_merged => product::<MERGED, MAGNITUDES>,
-        (Level::L6, _) if has_magnitudes => product::<SPLIT, MAGNITUDES>,
-        (Level::L6, _) if is_merged => product::<MERGED, 2>,
-        (Level::L6, _) => product::<SPLIT, 2>,
-        (Level::L8, _) if is_merged => product::<MERGED, 4>,
-        (Level::L8, _) => product::<SPLIT, 4>,
-        (_, MiddlePlanes::None) => product::<TWO, 0>,
-        (_, MiddlePlanes::P3(_)) => product::<P3, 0>,
-        (_, MiddlePlanes::Split(..)) => product::<SPLIT, 0>,
-        (_, MiddlePlanes::Merged(_)) => product::<MERGED, 0>,
+        (Level::L6, _) if has_magnitudes && is_merged => product::<MERGED, MAGNITUDES, 1>,
+        (Level::L6, _) if has_magnitudes => product::<SPLIT, MAGNITUDES, 1>,
+        (Level::L6, _) if is_merged => product::<MERGED, 2, 1>,
+        (Level::L6, _) => product::<SPLIT, 2, 1>,
+        (Level::L8, _) if is_merged => product::<MERGED, 4, 1>,
+        (Level::L8, _) => product::<SPLIT, 4, 1>,
+        (_, MiddlePlanes::None) => product::<TWO, 0, 1>,
+        (_, MiddlePlanes::P3(_)) => product::<P3, 0, 1>,
+        (_, MiddlePlanes::Split(..)) => product::<SPLIT, 0, 1>,
+        (_, MiddlePlanes::Merged(_)) => product::<MERGED, 0, 1>,
     }
 }
 
-/// Computes one tile for one row.
+/// Computes one tile for some rows.
 ///
 /// # Safety
 /// The machine must have the features, `PLANES` must be those of the weights, `LAST` the number of bits in
-/// their P6 and P8, [`LINEAR`] or [`MAGNITUDES`], and [`super::super::fits`] must hold for a list of the row.
+/// their P6 and P8, [`LINEAR`], [`STRIDED`] or [`MAGNITUDES`], and [`super::super::fits`] must hold for a list of the
+/// rows.
 #[target_feature(enable = "avx2,fma")]
-unsafe fn product<const PLANES: u8, const LAST: u8>(
+unsafe fn product<const PLANES: u8, const LAST: u8, const T: usize>(
     weights: &NestedWeights,
     tile: usize,
-    x: &[QuantizedGroup],
-    out: &mut TileValues,
+    x: [&[QuantizedGroup]; T],
+    out: &mut [TileValues; T],
 ) {
-    // SAFETY: the table has 16 bytes.
-    let table = unsafe { _mm_loadu_si128(weights.nibble_table(tile).as_ptr().cast()) };
-    let table = _mm256_broadcastsi128_si256(table);
+    let table = Table::new(weights, tile);
+    let linear = Linear::new(match weights.table_form(tile) {
+        TableForm::Linear(linear) => linear,
+        TableForm::Signed | TableForm::Strided(_) => &LinearTable::ZERO,
+    });
     // Default: unused without such a table.
-    let linear = Linear::new(weights.linear_table(tile).unwrap_or(&LinearTable::ZERO));
-    // Default: likewise.
     let magnitudes =
         Magnitudes::new(weights.decode.magnitudes.as_ref().unwrap_or(&MagnitudeTable::ZERO));
     let [p3, p4]: [&[u8]; 2] = match weights.planes.middle {
@@ -85,34 +105,49 @@ unsafe fn product<const PLANES: u8, const LAST: u8>(
     };
     let (steps, formula) = (Steps::new(weights, tile), Formula::new(weights));
     let CodePlanes { p2, p6, p8, .. } = weights.planes;
-    let mut sums = [_mm256_setzero_ps(); 2];
-    for (run, x) in x.chunks(RUN).enumerate() {
-        let first = tile * weights.groups + run * RUN;
-        let mut scales = [[0.0; TILE_ROWS]; RUN];
-        steps.decode(first, &mut scales);
-        for (group, (x, scales)) in x.iter().zip(&scales).enumerate() {
-            let cell = Cell { p2, p3, p4, p6, p8, index: first + group };
-            // SAFETY: there are as many groups of the weights as of `x`, and 16 scales.
-            let (dots, scales) = unsafe {
-                let dots = match LAST {
-                    0 => dots::<PLANES>(cell, table, x),
-                    LINEAR => linear::dots::<PLANES>(cell, &linear, x),
-                    MAGNITUDES => magnitudes::dots::<PLANES>(cell, &magnitudes, x),
-                    _ => wide::dots::<PLANES, LAST>(cell, &formula, x),
-                };
-                (dots, halves(scales))
+    let mut sums = [[_mm256_setzero_ps(); 2]; T];
+    let mut scales = [[0.0; TILE_ROWS]; RUN];
+    for group in 0..weights.groups {
+        let index = tile * weights.groups + group;
+        if group.is_multiple_of(RUN) {
+            steps.decode(index, &mut scales);
+        }
+        let cell = Cell { p2, p3, p4, p6, p8, index };
+        // SAFETY: there are as many groups of the weights as of `x`, and 16 scales.
+        unsafe {
+            let x = std::array::from_fn(|t| x[t].get_unchecked(group));
+            let dots = match LAST {
+                STRIDED => strided::dots::<PLANES, T>(cell, &table, &x),
+                _ => {
+                    let mut all = [[_mm256_setzero_si256(); 2]; T];
+                    for t in 0..T {
+                        all[t] = match LAST {
+                            0 => dots::<PLANES>(cell, table.values, x[t]),
+                            LINEAR => linear::dots::<PLANES>(cell, &linear, x[t]),
+                            MAGNITUDES => magnitudes::dots::<PLANES>(cell, &magnitudes, x[t]),
+                            _ => wide::dots::<PLANES, LAST>(cell, &formula, x[t]),
+                        };
+                    }
+                    all
+                }
             };
-            let scale_of_x = _mm256_set1_ps(x.scale);
-            for half in 0..2 {
-                let scale = _mm256_mul_ps(scale_of_x, scales[half]);
-                sums[half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[half]), scale, sums[half]);
+            let scales = halves(&scales[group % RUN]);
+            for t in 0..T {
+                let scale_of_x = _mm256_set1_ps(x[t].scale);
+                for half in 0..2 {
+                    let scale = _mm256_mul_ps(scale_of_x, scales[half]);
+                    let dots = _mm256_cvtepi32_ps(dots[t][half]);
+                    sums[t][half] = _mm256_fmadd_ps(dots, scale, sums[t][half]);
+                }
             }
         }
     }
-    // SAFETY: `out` has 16 floats.
-    unsafe {
-        _mm256_storeu_ps(out.as_mut_ptr(), sums[0]);
-        _mm256_storeu_ps(out[8..].as_mut_ptr(), sums[1]);
+    for (out, sums) in out.iter_mut().zip(sums) {
+        // SAFETY: `out` has 16 floats.
+        unsafe {
+            _mm256_storeu_ps(out.as_mut_ptr(), sums[0]);
+            _mm256_storeu_ps(out[8..].as_mut_ptr(), sums[1]);
+        }
     }
 }
 
@@ -227,11 +262,4 @@ fn fifth_bits(bits: __m256i, half: usize) -> __m256i {
     let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64.cast_signed());
     let set = _mm256_and_si256(_mm256_shuffle_epi8(bits, bytes), bit);
     _mm256_and_si256(_mm256_cmpeq_epi8(set, bit), _mm256_set1_epi8(16))
-}
-
-#[inline]
-#[target_feature(enable = "avx2")]
-unsafe fn halves(floats: &TileValues) -> [__m256; 2] {
-    // SAFETY: both halves are in bounds.
-    unsafe { [_mm256_loadu_ps(floats.as_ptr()), _mm256_loadu_ps(floats[8..].as_ptr())] }
 }

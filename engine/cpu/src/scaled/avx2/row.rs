@@ -1,15 +1,17 @@
-//! Products of one row of activations for AVX2 without VNNI.
+//! Products of one row of activations for AVX2 without VNNI, and of up to four for the most frequent codes.
 //!
-//! Each byte is used once, so four chunks of columns are decoded and multiplied in registers, and sums stay in
-//! registers for all groups.
+//! Each byte is used once or a few times, so four chunks of columns are decoded and multiplied in registers, and sums
+//! stay in registers for all groups.
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
 
 use std::arch::x86_64::*;
 
-use super::super::{QuantizedGroup, RUN, ScalePanel, ScaledWeights, TileValues, Unsigned};
-use super::{Product, chunks_in_16_bits, halves, one_bits, scales, sums_of_x};
+use super::super::{QuantizedGroup, RUN, ScalePanel, ScaledWeights, TileValues};
+use super::{Product, halves, one_bits, scales, sums_of_x};
 use crate::planes::MiddlePlanes;
-use crate::planes::avx2::{after, broadcast, load, multiply_add, nibbles, spread, two_bits};
+use crate::planes::avx2::{
+    after, broadcast, chunks_in_16_bits, load, multiply_add, nibbles, spread, two_bits,
+};
 
 /// Kinds of codes. Codes of two to four bits are looked up in a table, unless each nibble is its byte. P3 and
 /// P4 are merged in codes of four bits and more.
@@ -21,18 +23,14 @@ const FIVE: u8 = 4;
 const SIX: u8 = 5;
 const EIGHT: u8 = 6;
 
-/// Bytes of four chunks of columns in the halves of a tile.
-type Quarters = [[__m256i; 4]; 2];
+/// A function that computes one tile for `T` rows, given each row's groups.
+pub type RowsTile<const T: usize> =
+    unsafe fn(&ScaledWeights, usize, [&[QuantizedGroup]; T], &mut [TileValues; T]);
 
-/// A function that computes one tile for one row, given the row's groups.
-pub type RowTile = unsafe fn(&ScaledWeights, usize, &[QuantizedGroup], &mut TileValues);
-
-/// Returns the function for some weights, or `None` if P3 and P4 are separate. It requires the features of
-/// this module, and [`super::super::fits`] for a list of the row.
-pub fn tile(weights: &ScaledWeights) -> Option<RowTile> {
-    let Unsigned { bytes, largest, .. } = weights.table.unsigned;
-    let is_plain = bytes.iter().zip(0..).all(|(byte, index)| *byte == index);
-    let codes = match (weights.planes.middle, weights.last_bits()) {
+/// Returns the kind of the codes, or `None` if P3 and P4 are separate.
+fn codes(weights: &ScaledWeights) -> Option<u8> {
+    let is_plain = weights.table.unsigned.bytes.iter().zip(0..).all(|(byte, index)| *byte == index);
+    Some(match (weights.planes.middle, weights.last_bits()) {
         (MiddlePlanes::None, _) => TWO,
         (MiddlePlanes::P3(_), _) => THREE,
         (MiddlePlanes::Split(..), _) => return None,
@@ -41,37 +39,57 @@ pub fn tile(weights: &ScaledWeights) -> Option<RowTile> {
         (MiddlePlanes::Merged(_), 4) => EIGHT,
         (MiddlePlanes::Merged(_), _) if is_plain => PLAIN_NIBBLE,
         (MiddlePlanes::Merged(_), _) => NIBBLE,
-    };
-    let mode = chunks_in_16_bits(largest);
+    })
+}
+
+/// Returns the function for several rows, for codes of frequent files that need no table. It requires the features of
+/// this module, and [`super::super::fits`] for a list of the rows.
+pub fn few<const T: usize>(weights: &ScaledWeights) -> Option<RowsTile<T>> {
+    let is_whole = weights.form.sub_blocks() == 1;
+    Some(match codes(weights)? {
+        PLAIN_NIBBLE if is_whole => product::<PLAIN_NIBBLE, 8, 1, T>,
+        PLAIN_NIBBLE => product::<PLAIN_NIBBLE, 8, 2, T>,
+        FIVE if is_whole => product::<FIVE, 4, 1, T>,
+        FIVE => product::<FIVE, 4, 2, T>,
+        SIX if is_whole => product::<SIX, 2, 1, T>,
+        SIX => product::<SIX, 2, 2, T>,
+        _ => return None,
+    })
+}
+
+/// Returns the function for one row and some weights, or `None` if P3 and P4 are separate, with the same requirements.
+pub fn tile(weights: &ScaledWeights) -> Option<RowsTile<1>> {
+    let codes = codes(weights)?;
+    let mode = chunks_in_16_bits(weights.table.unsigned.largest);
     // Tables with values of both kinds of modes may be read as signed values.
     let mode = if codes < NIBBLE && mode != 8 { 0 } else { mode };
-    let (one, two): (RowTile, RowTile) = match (codes, mode) {
-        (TWO, 8) => (product::<TWO, 8, 1>, product::<TWO, 8, 2>),
-        (TWO, _) => (product::<TWO, 0, 1>, product::<TWO, 0, 2>),
-        (THREE, 8) => (product::<THREE, 8, 1>, product::<THREE, 8, 2>),
-        (THREE, _) => (product::<THREE, 0, 1>, product::<THREE, 0, 2>),
-        (NIBBLE, 8) => (product::<NIBBLE, 8, 1>, product::<NIBBLE, 8, 2>),
-        (NIBBLE, 4) => (product::<NIBBLE, 4, 1>, product::<NIBBLE, 4, 2>),
-        (NIBBLE, _) => (product::<NIBBLE, 0, 1>, product::<NIBBLE, 0, 2>),
-        (PLAIN_NIBBLE, _) => (product::<PLAIN_NIBBLE, 8, 1>, product::<PLAIN_NIBBLE, 8, 2>),
-        (FIVE, _) => (product::<FIVE, 4, 1>, product::<FIVE, 4, 2>),
-        (SIX, _) => (product::<SIX, 2, 1>, product::<SIX, 2, 2>),
-        _ => (product::<EIGHT, 0, 1>, product::<EIGHT, 0, 2>),
+    let (one, two): (RowsTile<1>, RowsTile<1>) = match (codes, mode) {
+        (TWO, 8) => (product::<TWO, 8, 1, 1>, product::<TWO, 8, 2, 1>),
+        (TWO, _) => (product::<TWO, 0, 1, 1>, product::<TWO, 0, 2, 1>),
+        (THREE, 8) => (product::<THREE, 8, 1, 1>, product::<THREE, 8, 2, 1>),
+        (THREE, _) => (product::<THREE, 0, 1, 1>, product::<THREE, 0, 2, 1>),
+        (NIBBLE, 8) => (product::<NIBBLE, 8, 1, 1>, product::<NIBBLE, 8, 2, 1>),
+        (NIBBLE, 4) => (product::<NIBBLE, 4, 1, 1>, product::<NIBBLE, 4, 2, 1>),
+        (NIBBLE, _) => (product::<NIBBLE, 0, 1, 1>, product::<NIBBLE, 0, 2, 1>),
+        (PLAIN_NIBBLE, _) => (product::<PLAIN_NIBBLE, 8, 1, 1>, product::<PLAIN_NIBBLE, 8, 2, 1>),
+        (FIVE, _) => (product::<FIVE, 4, 1, 1>, product::<FIVE, 4, 2, 1>),
+        (SIX, _) => (product::<SIX, 2, 1, 1>, product::<SIX, 2, 2, 1>),
+        _ => (product::<EIGHT, 0, 1, 1>, product::<EIGHT, 0, 2, 1>),
     };
     Some(if weights.form.sub_blocks() == 1 { one } else { two })
 }
 
-/// Computes one tile for one row.
+/// Computes one tile for some rows.
 ///
 /// # Safety
 /// The machine must have the features, `CODES` must be those of the weights, and [`super::super::fits`] must
-/// hold for a list of the row.
+/// hold for a list of the rows.
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn product<const CODES: u8, const MODE: usize, const SUBS: usize>(
+unsafe fn product<const CODES: u8, const MODE: usize, const SUBS: usize, const T: usize>(
     weights: &ScaledWeights,
     tile: usize,
-    x: &[QuantizedGroup],
-    out: &mut TileValues,
+    x: [&[QuantizedGroup]; T],
+    out: &mut [TileValues; T],
 ) {
     let product = Product::new::<MODE>(weights);
     let middle = match weights.planes.middle {
@@ -79,22 +97,30 @@ unsafe fn product<const CODES: u8, const MODE: usize, const SUBS: usize>(
         MiddlePlanes::None | MiddlePlanes::Split(..) => &[],
     };
     let mut panel = ScalePanel::ZERO;
-    let mut sums = [_mm256_setzero_ps(); 2];
-    for (run, x) in x.chunks(RUN).enumerate() {
-        scales::fill(weights, tile, run * RUN, &mut panel);
-        let first = tile * weights.groups + run * RUN;
-        for (group, x) in x.iter().enumerate() {
-            // SAFETY: there are as many groups of the weights as of `x`.
-            unsafe {
-                let cell = Cell { product: &product, middle, index: first + group };
-                sums = add_group::<CODES, MODE, SUBS>(cell, &panel, group, x, sums);
+    let mut sums = [[_mm256_setzero_ps(); 2]; T];
+    for group in 0..weights.groups {
+        if group.is_multiple_of(RUN) {
+            scales::fill(weights, tile, group, &mut panel);
+        }
+        let cell = Cell { product: &product, middle, index: tile * weights.groups + group };
+        let slot = group % RUN * SUBS;
+        // SAFETY: there are as many groups of the weights as of each row, and one row uses both halves together.
+        unsafe {
+            let x = std::array::from_fn(|t| x[t].get_unchecked(group));
+            if T == 1 {
+                add_group::<CODES, MODE, SUBS, T, 0, 2>(cell, &panel, slot, &x, &mut sums);
+            } else {
+                add_group::<CODES, MODE, SUBS, T, 0, 1>(cell, &panel, slot, &x, &mut sums);
+                add_group::<CODES, MODE, SUBS, T, 1, 2>(cell, &panel, slot, &x, &mut sums);
             }
         }
     }
-    // SAFETY: `out` has 16 floats.
-    unsafe {
-        _mm256_storeu_ps(out.as_mut_ptr(), sums[0]);
-        _mm256_storeu_ps(out[8..].as_mut_ptr(), sums[1]);
+    for t in 0..T {
+        // SAFETY: `out` has 16 floats.
+        unsafe {
+            _mm256_storeu_ps(out[t].as_mut_ptr(), sums[t][0]);
+            _mm256_storeu_ps(out[t][8..].as_mut_ptr(), sums[t][1]);
+        }
     }
 }
 
@@ -108,25 +134,38 @@ struct Cell<'a> {
     index: usize,
 }
 
-/// Adds a group, which is group `group` of the panel, to the sums of 16 rows.
+/// Adds a group, whose scales are in the panel from slot `slot` on, to the sums of halves `FROM` to `TO` of a tile. One
+/// half at a time leaves registers for several rows.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-#[expect(clippy::needless_range_loop, reason = "indices name sub-blocks and halves")]
-unsafe fn add_group<const CODES: u8, const MODE: usize, const SUBS: usize>(
+#[expect(clippy::needless_range_loop, reason = "indices name sub-blocks, halves and rows")]
+unsafe fn add_group<
+    const CODES: u8,
+    const MODE: usize,
+    const SUBS: usize,
+    const T: usize,
+    const FROM: usize,
+    const TO: usize,
+>(
     cell: Cell,
     panel: &ScalePanel,
-    group: usize,
-    x: &QuantizedGroup,
-    mut sums: [__m256; 2],
-) -> [__m256; 2] {
+    slot: usize,
+    x: &[&QuantizedGroup; T],
+    sums: &mut [[__m256; 2]; T],
+) {
     let product = cell.product;
-    let (sums_of_x, scale_of_x) = (sums_of_x::<SUBS>(x), _mm256_set1_ps(x.scale));
-    let mut dots = Dots::zero();
+    let mut sums_of_x = [[0; 2]; T];
+    for t in 0..T {
+        sums_of_x[t] = self::sums_of_x::<SUBS>(x[t]);
+    }
+    let mut dots = Dots::<T, FROM, TO>::zero();
     for vector in 0..2 {
-        let cell = Cell { index: after(cell.index, dots.pairs), ..cell };
-        // SAFETY: the caller's group is inside the planes.
-        let bytes =
-            unsafe { [quarter::<CODES>(cell, vector, 0), quarter::<CODES>(cell, vector, 1)] };
+        let cell = Cell { index: after(cell.index, dots.pairs[0]), ..cell };
+        let mut bytes = [[_mm256_setzero_si256(); 4]; 2];
+        for half in FROM..TO {
+            // SAFETY: the caller's group is inside the planes.
+            bytes[half] = unsafe { quarter::<CODES>(cell, vector, half) };
+        }
         let ends = SUBS == 2 || vector == 1;
         dots.add::<MODE>(&bytes, x, vector, ends);
         if !ends {
@@ -134,68 +173,73 @@ unsafe fn add_group<const CODES: u8, const MODE: usize, const SUBS: usize>(
         }
         let sub = if SUBS == 2 { vector } else { 0 };
         // SAFETY: a slot is 16 floats.
-        let scales = unsafe { halves(&panel.scales[group * SUBS + sub]) };
-        let mut wide = dots.wide;
-        if CODES >= FIVE && product.stride != 1 {
-            let stride = _mm256_set1_epi32(product.stride);
-            wide = [_mm256_mullo_epi32(wide[0], stride), _mm256_mullo_epi32(wide[1], stride)];
-        }
-        let start = _mm256_set1_epi32(-product.zero * sums_of_x[sub]);
-        for half in 0..2 {
-            let dots = _mm256_cvtepi32_ps(_mm256_add_epi32(wide[half], start));
-            let scale = _mm256_mul_ps(scale_of_x, scales[half]);
-            sums[half] = _mm256_fmadd_ps(dots, scale, sums[half]);
+        let scales = unsafe { halves(&panel.scales[slot + sub]) };
+        for t in 0..T {
+            let start = _mm256_set1_epi32(-product.zero * sums_of_x[t][sub]);
+            let scale_of_x = _mm256_set1_ps(x[t].scale);
+            for half in FROM..TO {
+                let mut wide = dots.wide[t][half];
+                if CODES >= FIVE && product.stride != 1 {
+                    wide = _mm256_mullo_epi32(wide, _mm256_set1_epi32(product.stride));
+                }
+                let dots = _mm256_cvtepi32_ps(_mm256_add_epi32(wide, start));
+                let scale = _mm256_mul_ps(scale_of_x, scales[half]);
+                sums[t][half] = _mm256_fmadd_ps(dots, scale, sums[t][half]);
+            }
         }
         dots = Dots::zero();
     }
     if product.has_minima {
         for sub in 0..SUBS {
             // SAFETY: a slot is 16 floats.
-            let minima = unsafe { halves(&panel.minima[group * SUBS + sub]) };
-            let x_sum = _mm256_set1_ps(x.scale * sums_of_x[sub] as f32);
-            for half in 0..2 {
-                sums[half] = _mm256_fmadd_ps(x_sum, minima[half], sums[half]);
+            let minima = unsafe { halves(&panel.minima[slot + sub]) };
+            for t in 0..T {
+                let x_sum = _mm256_set1_ps(x[t].scale * sums_of_x[t][sub] as f32);
+                for half in FROM..TO {
+                    sums[t][half] = _mm256_fmadd_ps(x_sum, minima[half], sums[t][half]);
+                }
             }
         }
     }
-    sums
 }
 
-/// Exact sums of a sub-block by halves of the tile.
-struct Dots {
+/// Exact sums of a sub-block in halves `FROM` to `TO` of a tile.
+struct Dots<const T: usize, const FROM: usize, const TO: usize> {
     /// Sums of pairs of products in 16 bits, not yet part of `wide`.
-    pairs: [__m256i; 2],
-    wide: [__m256i; 2],
+    pairs: [[__m256i; 2]; T],
+    wide: [[__m256i; 2]; T],
 }
 
-impl Dots {
+impl<const T: usize, const FROM: usize, const TO: usize> Dots<T, FROM, TO> {
     #[inline]
     #[target_feature(enable = "avx2")]
     fn zero() -> Self {
-        let zero = [_mm256_setzero_si256(); 2];
+        let zero = [[_mm256_setzero_si256(); 2]; T];
         Self { pairs: zero, wide: zero }
     }
 
-    /// Adds the products of vector `vector` of a group. `ends` means that no others follow.
+    /// Adds the products of vector `vector` of a group, four chunks of columns. `ends` means that no others follow.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn add<const MODE: usize>(
         &mut self,
-        bytes: &Quarters,
-        x: &QuantizedGroup,
+        bytes: &[[__m256i; 4]; 2],
+        x: &[&QuantizedGroup; T],
         vector: usize,
         ends: bool,
     ) {
         for chunk in 0..4 {
-            // SAFETY: there are eight chunks.
-            let x = unsafe { broadcast(x, vector * 4 + chunk) };
-            for half in 0..2 {
-                let bytes = bytes[half][chunk];
-                if MODE == 0 {
-                    self.wide[half] = multiply_add(self.wide[half], bytes, x);
-                } else {
-                    let pairs = _mm256_maddubs_epi16(bytes, x);
-                    self.pairs[half] = _mm256_add_epi16(self.pairs[half], pairs);
+            for t in 0..T {
+                // SAFETY: there are eight chunks.
+                let x = unsafe { broadcast(x[t], vector * 4 + chunk) };
+                for half in FROM..TO {
+                    let bytes = bytes[half][chunk];
+                    if MODE == 0 {
+                        self.wide[t][half] = multiply_add(self.wide[t][half], bytes, x);
+                    } else {
+                        let pairs = _mm256_maddubs_epi16(bytes, x);
+                        self.pairs[t][half] = _mm256_add_epi16(self.pairs[t][half], pairs);
+                    }
                 }
             }
             let full = MODE != 0 && MODE <= 4 && (chunk + 1).is_multiple_of(MODE);
@@ -208,10 +252,12 @@ impl Dots {
     #[inline]
     #[target_feature(enable = "avx2")]
     fn widen(&mut self) {
-        for half in 0..2 {
-            let fours = _mm256_madd_epi16(self.pairs[half], _mm256_set1_epi16(1));
-            self.wide[half] = _mm256_add_epi32(self.wide[half], fours);
-            self.pairs[half] = _mm256_setzero_si256();
+        for t in 0..T {
+            for half in FROM..TO {
+                let fours = _mm256_madd_epi16(self.pairs[t][half], _mm256_set1_epi16(1));
+                self.wide[t][half] = _mm256_add_epi32(self.wide[t][half], fours);
+                self.pairs[t][half] = _mm256_setzero_si256();
+            }
         }
     }
 }
