@@ -106,14 +106,51 @@ macro_rules! products_for {
                                 lookup_nibbles(planes, two, cell, table.values, even);
                             }
                             let scales = scales(weights, cell, units);
-                            for (out, x) in out.iter_mut().zip(&starts) {
-                                let x: &QuantizedGroup = &*x.add(group);
-                                let dots = match MODE {
-                                    WIDE => dot_wide(&values, x),
-                                    _ => $dots::<MODE>(table, &values.even, x),
-                                };
-                                add_group(dots, scales, x, out);
+                            // The 16-bit values of two rows do not fit in registers.
+                            let (twos, ones) = match MODE {
+                                WIDE => (&mut [][..], &mut *out),
+                                _ => out.as_chunks_mut::<2>(),
+                            };
+                            let (x, last) = starts[..rows.len()].split_at(2 * twos.len());
+                            for (out, x) in twos.iter_mut().zip(x.as_chunks().0) {
+                                add_group::<MODE, 2>(table, &values, group, x, scales, out);
                             }
+                            for (out, x) in ones.iter_mut().zip(last) {
+                                let out = std::array::from_mut(out);
+                                add_group::<MODE, 1>(table, &values, group, &[*x], scales, out);
+                            }
+                        }
+                    }
+                }
+            }
+
+            /// Adds a group to the sums of 16 rows of weights and `T` rows of activations, which share loads of
+            /// the values.
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn add_group<const MODE: usize, const T: usize>(
+                table: &Table,
+                values: &Group,
+                group: usize,
+                x: &[*const QuantizedGroup; T],
+                scales: [__m256; 2],
+                out: &mut [TileValues; T],
+            ) {
+                // SAFETY: the rows have the group, and `out` has 16 floats for each.
+                unsafe {
+                    let x = std::array::from_fn(|t| &*x[t].add(group));
+                    let dots = match MODE {
+                        WIDE => wide_dots(values, &x),
+                        _ => $dots::<MODE, T>(table, &values.even, &x),
+                    };
+                    for t in 0..T {
+                        let mut sums = halves(&out[t]);
+                        let scale_of_x = _mm256_set1_ps(x[t].scale);
+                        for half in 0..2 {
+                            let scale = _mm256_mul_ps(scale_of_x, scales[half]);
+                            let dots = _mm256_cvtepi32_ps(dots[t][half]);
+                            sums[half] = _mm256_fmadd_ps(dots, scale, sums[half]);
+                            _mm256_storeu_ps(out[t][8 * half..].as_mut_ptr(), sums[half]);
                         }
                     }
                 }
@@ -192,51 +229,50 @@ impl Table {
     }
 }
 
-/// Returns the exact sums of 16 rows in one group.
+/// Returns the exact sums of 16 rows of weights and `T` rows of activations in one group.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn plain_dots<const MODE: usize>(
+fn plain_dots<const MODE: usize, const T: usize>(
     table: &Table,
     values: &HalfTiles,
-    x: &QuantizedGroup,
-) -> [__m256i; 2] {
-    let sums = pair_dots::<MODE, 1>(values, x, 0, table.stride);
+    x: &[&QuantizedGroup; T],
+) -> [[__m256i; 2]; T] {
+    let mut sums = pair_dots::<MODE, 1, T>(values, x, 0, table.stride);
     if MODE == 0 {
         return sums;
     }
-    // The correction is -128 times the sum of the activations.
-    let start = _mm256_set1_epi32(table.zero * (x.correction >> 7));
-    sums.map(|sum| _mm256_add_epi32(sum, start))
-}
-
-/// Returns the same sums with VNNI, of values with an offset of 128.
-#[inline]
-#[target_feature(enable = "avx2,avxvnni")]
-fn vnni_dots<const MODE: usize>(_: &Table, values: &HalfTiles, x: &QuantizedGroup) -> [__m256i; 2] {
-    let mut sums = [_mm256_set1_epi32(x.correction); 2];
-    for (chunk, values) in values.iter().enumerate() {
-        // SAFETY: there are eight chunks.
-        let x = unsafe { broadcast(x, chunk) };
-        for half in 0..2 {
-            sums[half] = _mm256_dpbusd_avx_epi32(sums[half], values[half], x);
+    for (sums, x) in sums.iter_mut().zip(x) {
+        // The correction is -128 times the sum of the activations.
+        let start = _mm256_set1_epi32(table.zero * (x.correction >> 7));
+        for sum in sums {
+            *sum = _mm256_add_epi32(*sum, start);
         }
     }
     sums
 }
 
-/// Adds the sums of a group, times their scales, to the sums of 16 rows.
+/// Returns the same sums with VNNI, of values with an offset of 128.
 #[inline]
-#[target_feature(enable = "avx2,fma")]
-fn add_group(dots: [__m256i; 2], scales: [__m256; 2], x: &QuantizedGroup, out: &mut TileValues) {
-    // SAFETY: `out` has 16 floats.
-    unsafe {
-        let mut sums = halves(out);
-        for half in 0..2 {
-            let scale = _mm256_mul_ps(_mm256_set1_ps(x.scale), scales[half]);
-            sums[half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots[half]), scale, sums[half]);
-            _mm256_storeu_ps(out[8 * half..].as_mut_ptr(), sums[half]);
+#[target_feature(enable = "avx2,avxvnni")]
+fn vnni_dots<const MODE: usize, const T: usize>(
+    _: &Table,
+    values: &HalfTiles,
+    x: &[&QuantizedGroup; T],
+) -> [[__m256i; 2]; T] {
+    let mut sums = [[_mm256_setzero_si256(); 2]; T];
+    for (sums, x) in sums.iter_mut().zip(x) {
+        *sums = [_mm256_set1_epi32(x.correction); 2];
+    }
+    for (chunk, values) in values.iter().enumerate() {
+        for (sums, x) in sums.iter_mut().zip(x) {
+            // SAFETY: there are eight chunks.
+            let x = unsafe { broadcast(x, chunk) };
+            for half in 0..2 {
+                sums[half] = _mm256_dpbusd_avx_epi32(sums[half], values[half], x);
+            }
         }
     }
+    sums
 }
 
 /// Loads the two halves of 16 floats.
@@ -329,21 +365,24 @@ fn formula(weights: &NestedWeights, code: __m256i) -> __m256i {
     _mm256_mulhrs_epi16(x, _mm256_add_epi16(slope, _mm256_set1_epi16(alpha_a)))
 }
 
+/// Returns the exact sums of 16 rows of weights and `T` rows of activations in one group, of 16-bit values.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn dot_wide(values: &Group, x: &QuantizedGroup) -> [__m256i; 2] {
-    let mut sums = [_mm256_setzero_si256(); 2];
+fn wide_dots<const T: usize>(values: &Group, x: &[&QuantizedGroup; T]) -> [[__m256i; 2]; T] {
+    let mut sums = [[_mm256_setzero_si256(); 2]; T];
     for chunk in 0..8 {
-        // SAFETY: there are eight chunks.
-        let x = unsafe { broadcast(x, chunk) };
-        let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
-        let odd = _mm256_srai_epi16::<8>(x);
-        for (half, sum) in sums.iter_mut().enumerate() {
-            let dots = _mm256_add_epi32(
-                _mm256_madd_epi16(values.even[chunk][half], even),
-                _mm256_madd_epi16(values.odd[chunk][half], odd),
-            );
-            *sum = _mm256_add_epi32(*sum, dots);
+        for (sums, x) in sums.iter_mut().zip(x) {
+            // SAFETY: there are eight chunks.
+            let x = unsafe { broadcast(x, chunk) };
+            let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
+            let odd = _mm256_srai_epi16::<8>(x);
+            for (half, sum) in sums.iter_mut().enumerate() {
+                let dots = _mm256_add_epi32(
+                    _mm256_madd_epi16(values.even[chunk][half], even),
+                    _mm256_madd_epi16(values.odd[chunk][half], odd),
+                );
+                *sum = _mm256_add_epi32(*sum, dots);
+            }
         }
     }
     sums

@@ -125,39 +125,43 @@ pub fn chunks_in_16_bits(largest: u8) -> usize {
     }
 }
 
-/// Computes the exact sums of one of `SUBS` parts of a group by halves of the tile, from bytes and activations. `MODE`
-/// chunks are added in 16 bits ([`chunks_in_16_bits`]), and sums are multiplied by the stride. With 0, bytes are signed
-/// and the stride is not used.
+/// Computes the exact sums of one of `SUBS` parts of a group by halves of the tile, from bytes and `T` rows of
+/// activations. `MODE` chunks are added in 16 bits ([`chunks_in_16_bits`]), and sums are multiplied by the stride. With
+/// 0, bytes are signed and the stride is not used.
 #[inline]
 #[target_feature(enable = "avx2")]
-#[expect(clippy::needless_range_loop, reason = "indices name chunks and halves")]
-pub fn pair_dots<const MODE: usize, const SUBS: usize>(
+#[expect(clippy::needless_range_loop, reason = "indices name chunks, halves and rows")]
+pub fn pair_dots<const MODE: usize, const SUBS: usize, const T: usize>(
     values: &HalfTiles,
-    x: &QuantizedGroup,
+    x: &[&QuantizedGroup; T],
     sub: usize,
     stride: __m256i,
-) -> [__m256i; 2] {
-    let (count, mut sums) = (8 / SUBS, [_mm256_setzero_si256(); 2]);
+) -> [[__m256i; 2]; T] {
+    let (count, mut sums) = (8 / SUBS, [[_mm256_setzero_si256(); 2]; T]);
     let (first, run) = (sub * count, if MODE == 0 { 1 } else { MODE.min(count) });
     for start in (first..first + count).step_by(run) {
-        let mut pairs = [_mm256_setzero_si256(); 2];
+        let mut pairs = [[_mm256_setzero_si256(); 2]; T];
         for chunk in start..start + run {
-            // SAFETY: there are eight chunks.
-            let x = unsafe { broadcast(x, chunk) };
-            for half in 0..2 {
-                let weights = values[chunk][half];
-                if MODE == 0 {
-                    sums[half] = multiply_add(sums[half], weights, x);
-                } else {
-                    let some = _mm256_maddubs_epi16(weights, x);
-                    pairs[half] = _mm256_add_epi16(pairs[half], some);
+            for t in 0..T {
+                // SAFETY: there are eight chunks.
+                let x = unsafe { broadcast(x[t], chunk) };
+                for half in 0..2 {
+                    let weights = values[chunk][half];
+                    if MODE == 0 {
+                        sums[t][half] = multiply_add(sums[t][half], weights, x);
+                    } else {
+                        let some = _mm256_maddubs_epi16(weights, x);
+                        pairs[t][half] = _mm256_add_epi16(pairs[t][half], some);
+                    }
                 }
             }
         }
-        for half in 0..2 {
-            if MODE != 0 {
-                let fours = _mm256_madd_epi16(pairs[half], stride);
-                sums[half] = _mm256_add_epi32(sums[half], fours);
+        for t in 0..T {
+            for half in 0..2 {
+                if MODE != 0 {
+                    let fours = _mm256_madd_epi16(pairs[t][half], stride);
+                    sums[t][half] = _mm256_add_epi32(sums[t][half], fours);
+                }
             }
         }
     }

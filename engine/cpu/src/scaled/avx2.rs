@@ -79,59 +79,76 @@ macro_rules! products_for {
                         // SAFETY: `group` is below the groups of the weights and of the rows.
                         unsafe {
                             decode(&product, tile * weights.groups + group, &mut values);
-                            for (out, x) in out.iter_mut().zip(&starts) {
-                                let slot = group % RUN * SUBS;
-                                let x = &*x.add(group);
-                                add_group::<MODE, SUBS>(&product, &panel, slot, &values, x, out);
+                            let place = Place { panel: &panel, values: &values, group };
+                            let (twos, last) = out.as_chunks_mut();
+                            for (out, x) in twos.iter_mut().zip(starts.as_chunks().0) {
+                                add_group::<MODE, SUBS, 2>(&product, place, x, out);
+                            }
+                            if let ([out], Some(x)) = (last, starts.get(rows.len() - 1)) {
+                                let out = std::array::from_mut(out);
+                                add_group::<MODE, SUBS, 1>(&product, place, &[*x], out);
                             }
                         }
                     }
                 }
             }
 
-            /// Adds the panel's slots from `slot` on to the sums of 16 rows.
+            /// Adds a group to the sums of 16 rows of weights and `T` rows of activations, which share loads of
+            /// the values.
             #[inline]
             #[target_feature(enable = $features)]
-            unsafe fn add_group<const MODE: usize, const SUBS: usize>(
+            unsafe fn add_group<const MODE: usize, const SUBS: usize, const T: usize>(
                 product: &Product,
-                panel: &ScalePanel,
-                slot: usize,
-                values: &HalfTiles,
-                x: &QuantizedGroup,
-                out: &mut TileValues,
+                place: Place,
+                x: &[*const QuantizedGroup; T],
+                out: &mut [TileValues; T],
             ) {
-                let sums_of_x = sums_of_x::<SUBS>(x);
-                // SAFETY: all are eight floats.
-                let mut sums = unsafe { halves(out) };
+                let slot = place.group % RUN * SUBS;
+                let (mut sums, mut sums_of_x) = ([[_mm256_setzero_ps(); 2]; T], [[0; 2]; T]);
+                // SAFETY: the rows have the group.
+                let x = unsafe { std::array::from_fn(|t| &*x[t].add(place.group)) };
+                for t in 0..T {
+                    sums_of_x[t] = self::sums_of_x::<SUBS>(x[t]);
+                    // SAFETY: `out` has 16 floats for each row.
+                    sums[t] = unsafe { halves(&out[t]) };
+                }
                 for sub in 0..SUBS {
                     // SAFETY: a slot is 16 floats.
-                    let scales = unsafe { halves(&panel.scales[slot + sub]) };
-                    let mut dots = $dots::<MODE, SUBS>(values, x, sub);
-                    let start = _mm256_set1_epi32(-product.zero * sums_of_x[sub]);
-                    for half in 0..2 {
-                        if product.stride != 1 {
-                            let stride = _mm256_set1_epi32(product.stride);
-                            dots[half] = _mm256_mullo_epi32(dots[half], stride);
+                    let scales = unsafe { halves(&place.panel.scales[slot + sub]) };
+                    let dots = $dots::<MODE, SUBS, T>(place.values, &x, sub);
+                    for t in 0..T {
+                        let start = _mm256_set1_epi32(-product.zero * sums_of_x[t][sub]);
+                        for half in 0..2 {
+                            let mut dots = dots[t][half];
+                            if product.stride != 1 {
+                                let stride = _mm256_set1_epi32(product.stride);
+                                dots = _mm256_mullo_epi32(dots, stride);
+                            }
+                            let dots = _mm256_cvtepi32_ps(_mm256_add_epi32(dots, start));
+                            let scale = _mm256_mul_ps(_mm256_set1_ps(x[t].scale), scales[half]);
+                            sums[t][half] = _mm256_fmadd_ps(dots, scale, sums[t][half]);
                         }
-                        let dots = _mm256_cvtepi32_ps(_mm256_add_epi32(dots[half], start));
-                        let scale = _mm256_mul_ps(_mm256_set1_ps(x.scale), scales[half]);
-                        sums[half] = _mm256_fmadd_ps(dots, scale, sums[half]);
                     }
                 }
                 if product.has_minima {
                     for sub in 0..SUBS {
                         // SAFETY: a slot is 16 floats.
-                        let minima = unsafe { halves(&panel.minima[slot + sub]) };
-                        let x_sum = _mm256_set1_ps(x.scale * sums_of_x[sub] as f32);
-                        for half in 0..2 {
-                            sums[half] = _mm256_fmadd_ps(x_sum, minima[half], sums[half]);
+                        let minima = unsafe { halves(&place.panel.minima[slot + sub]) };
+                        for t in 0..T {
+                            let x_sum = _mm256_set1_ps(x[t].scale * sums_of_x[t][sub] as f32);
+                            for half in 0..2 {
+                                sums[t][half] =
+                                    _mm256_fmadd_ps(x_sum, minima[half], sums[t][half]);
+                            }
                         }
                     }
                 }
-                // SAFETY: `out` has 16 floats.
-                unsafe {
-                    _mm256_storeu_ps(out.as_mut_ptr(), sums[0]);
-                    _mm256_storeu_ps(out[8..].as_mut_ptr(), sums[1]);
+                for t in 0..T {
+                    // SAFETY: `out` has 16 floats for each row.
+                    unsafe {
+                        _mm256_storeu_ps(out[t].as_mut_ptr(), sums[t][0]);
+                        _mm256_storeu_ps(out[t][8..].as_mut_ptr(), sums[t][1]);
+                    }
                 }
             }
         }
@@ -171,6 +188,15 @@ unsafe fn few_rows(
         [a, b, c, d] => compute!(row::few(weights), a b c d),
         _ => false,
     }
+}
+
+/// A decoded group and its scales.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    panel: &'a ScalePanel,
+    values: &'a HalfTiles,
+    /// Index of the group in its rows.
+    group: usize,
 }
 
 /// Common data of the products of all groups.
@@ -239,29 +265,30 @@ fn sums_of_x<const SUBS: usize>(x: &QuantizedGroup) -> [i32; 2] {
 /// Computes the exact sums of a sub-block by halves of the tile without VNNI.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn plain_dots<const MODE: usize, const SUBS: usize>(
+fn plain_dots<const MODE: usize, const SUBS: usize, const T: usize>(
     values: &HalfTiles,
-    x: &QuantizedGroup,
+    x: &[&QuantizedGroup; T],
     sub: usize,
-) -> [__m256i; 2] {
-    pair_dots::<MODE, SUBS>(values, x, sub, _mm256_set1_epi16(1))
+) -> [[__m256i; 2]; T] {
+    pair_dots::<MODE, SUBS, T>(values, x, sub, _mm256_set1_epi16(1))
 }
 
 /// Computes the same sums with VNNI, for any bytes.
 #[inline]
 #[target_feature(enable = "avx2,avxvnni")]
-#[expect(clippy::needless_range_loop, reason = "indices name chunks and halves")]
-fn vnni_dots<const MODE: usize, const SUBS: usize>(
+fn vnni_dots<const MODE: usize, const SUBS: usize, const T: usize>(
     values: &HalfTiles,
-    x: &QuantizedGroup,
+    x: &[&QuantizedGroup; T],
     sub: usize,
-) -> [__m256i; 2] {
-    let (count, mut sums) = (8 / SUBS, [_mm256_setzero_si256(); 2]);
-    for chunk in sub * count..(sub + 1) * count {
-        // SAFETY: there are eight chunks.
-        let x = unsafe { broadcast(x, chunk) };
-        for half in 0..2 {
-            sums[half] = _mm256_dpbusd_avx_epi32(sums[half], values[chunk][half], x);
+) -> [[__m256i; 2]; T] {
+    let (count, mut sums) = (8 / SUBS, [[_mm256_setzero_si256(); 2]; T]);
+    for (chunk, values) in values.iter().enumerate().skip(sub * count).take(count) {
+        for (sums, x) in sums.iter_mut().zip(x) {
+            // SAFETY: there are eight chunks.
+            let x = unsafe { broadcast(x, chunk) };
+            for half in 0..2 {
+                sums[half] = _mm256_dpbusd_avx_epi32(sums[half], values[half], x);
+            }
         }
     }
     sums
