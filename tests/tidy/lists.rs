@@ -28,7 +28,6 @@ pub const UNSAFE_FILES: &[&str] = &[
     "engine/cpu/src/kernels/floats.rs",
     "engine/cpu/src/nested/avx2.rs",
     "engine/cpu/src/nested/avx2/digits.rs",
-    "engine/cpu/src/nested/avx2/linear.rs",
     "engine/cpu/src/nested/avx2/magnitudes.rs",
     "engine/cpu/src/nested/avx2/row.rs",
     "engine/cpu/src/nested/avx2/strided.rs",

@@ -60,8 +60,8 @@ pub(super) struct DecodeTables {
     /// Values at levels 2 to 4, for each table, indexed by P2's digit, P3's bit and P4's bit. At level 2 the
     /// index is P2's digit in the two low bits.
     pub nibble: [[i8; 16]; 16],
-    /// The same tables in forms that need no signs.
-    pub forms: [TableForm; 16],
+    /// The same tables without signs, where values are multiples of a stride apart.
+    pub strided: [Option<StridedTable>; 16],
     /// Values at levels 6 and 8: value = 128 * (high - 128) + (low - 128), indexed by the code's leading six
     /// bits. At level 8, the code's last two bits are above them in the index, as `d8 << 6`.
     pub high: [u8; 256],
@@ -72,28 +72,6 @@ pub(super) struct DecodeTables {
     pub formula: [i16; 4],
     /// Spacing of scale steps.
     pub steps: ScaleSteps,
-}
-
-/// Form of a table for `pmaddubsw`, whose first operand has no sign.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum TableForm {
-    /// Signed values, for which there is no other form.
-    Signed,
-    /// Two parts.
-    Linear(LinearTable),
-    /// Multiples of a stride.
-    Strided(StridedTable),
-}
-
-impl TableForm {
-    /// Finds the form with the fewest instructions for one product.
-    fn of(values: &[i8]) -> Self {
-        match (StridedTable::new(values), LinearTable::new(values)) {
-            (Some(table), _) => Self::Strided(table),
-            (None, Some(table)) => Self::Linear(table),
-            (None, None) => Self::Signed,
-        }
-    }
 }
 
 /// A table of multiples of a stride: value = `stride` * `bytes`[index] - `zero`. Bytes are at most
@@ -132,38 +110,6 @@ impl StridedTable {
 /// Returns the greatest common divisor.
 fn greatest_divisor(a: u8, b: u8) -> u8 {
     if b == 0 { a } else { greatest_divisor(b, a % b) }
-}
-
-/// A table in two parts: value = `slope` * index + `rest`[index] - `zero`. Products of indices (up to 15) and of
-/// rests (up to [`LinearTable::MAX_REST`]) with activations add up in 16 bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LinearTable {
-    pub slope: i16,
-    pub rest: [u8; 16],
-    pub zero: i32,
-}
-
-impl LinearTable {
-    /// Maximum of a rest: eight products of it and 127 stay below 2^15.
-    pub const MAX_REST: i16 = 31;
-
-    /// The table whose values are all 0.
-    #[cfg(target_arch = "x86_64")]
-    pub const ZERO: Self = Self { slope: 0, rest: [0; 16], zero: 0 };
-
-    /// Finds the slope with the smallest rests, or returns `None` if they are too large.
-    fn new(values: &[i8]) -> Option<Self> {
-        let rests = |slope| values.iter().zip(0i16..).map(move |(v, i)| i16::from(*v) - slope * i);
-        // Default: without values, there is no rest.
-        let bounds = |slope| (rests(slope).min().unwrap_or(0), rests(slope).max().unwrap_or(0));
-        let span = |slope: &i16| bounds(*slope).1 - bounds(*slope).0;
-        let slope = (-127..=127).min_by_key(span).filter(|slope| span(slope) <= Self::MAX_REST)?;
-        let (mut rest, least) = ([0; 16], bounds(slope).0);
-        for (out, value) in rest.iter_mut().zip(rests(slope)) {
-            *out = (value - least) as u8;
-        }
-        Some(Self { slope, rest, zero: -i32::from(least) })
-    }
 }
 
 /// Values at level 6 by sign and magnitude = 64 * high + low. A code's place is `place[p4] ^ d6`: bit 7 names
@@ -211,7 +157,7 @@ impl DecodeTables {
     fn new(codec: &NestedCodec, level: Level) -> Self {
         let mut decode = Self {
             nibble: [[0; 16]; 16],
-            forms: [TableForm::Signed; 16],
+            strided: [None; 16],
             high: [0; 256],
             low: [0; 256],
             magnitudes: None,
@@ -232,8 +178,8 @@ impl DecodeTables {
             }
         }
         let indices = if level == Level::L2 { 4 } else { 16 };
-        for (form, values) in decode.forms.iter_mut().zip(&decode.nibble) {
-            *form = TableForm::of(&values[..indices]);
+        for (strided, values) in decode.strided.iter_mut().zip(&decode.nibble) {
+            *strided = StridedTable::new(&values[..indices]);
         }
         decode
     }
@@ -337,10 +283,10 @@ impl<'a> NestedWeights<'a> {
         &self.decode.nibble[usize::from(self.tile_tables[tile] & 15)]
     }
 
-    /// Returns the form of a tile's table without signs.
+    /// Returns the table of a tile without signs, if there is one.
     #[cfg(target_arch = "x86_64")]
-    pub(super) fn table_form(&self, tile: usize) -> &TableForm {
-        &self.decode.forms[usize::from(self.tile_tables[tile] & 15)]
+    pub(super) fn strided_table(&self, tile: usize) -> Option<&StridedTable> {
+        self.decode.strided[usize::from(self.tile_tables[tile] & 15)].as_ref()
     }
 
     /// Returns the steps of 16 rows in one group.

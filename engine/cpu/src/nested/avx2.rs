@@ -17,10 +17,9 @@ use super::super::planes::avx2::{
     HalfTiles, broadcast, chunks_in_16_bits, load, lookup_nibbles, middle, nibbles, pair_dots,
 };
 use super::super::rows::QuantizedGroup;
-use super::{NestedWeights, RowList, TableForm, TileValues};
+use super::{NestedWeights, RowList, TileValues};
 
 mod digits;
-mod linear;
 mod magnitudes;
 mod row;
 mod strided;
@@ -210,7 +209,7 @@ impl Table {
     #[target_feature(enable = "avx2")]
     fn new(weights: &NestedWeights, tile: usize) -> Self {
         let signed = weights.nibble_table(tile);
-        let TableForm::Strided(table) = weights.table_form(tile) else {
+        let Some(table) = weights.strided_table(tile) else {
             let stride = _mm256_setzero_si256();
             return Self { values: wide::repeated(signed), mode: 0, stride, zero: 0 };
         };

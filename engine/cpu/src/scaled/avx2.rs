@@ -79,14 +79,14 @@ macro_rules! products_for {
                         // SAFETY: `group` is below the groups of the weights and of the rows.
                         unsafe {
                             decode(&product, tile * weights.groups + group, &mut values);
-                            let place = Place { panel: &panel, values: &values, group };
+                            let decoded = DecodedGroup { panel: &panel, values: &values, group };
                             let (twos, last) = out.as_chunks_mut();
                             for (out, x) in twos.iter_mut().zip(starts.as_chunks().0) {
-                                add_group::<MODE, SUBS, 2>(&product, place, x, out);
+                                add_group::<MODE, SUBS, 2>(&product, decoded, x, out);
                             }
                             if let ([out], Some(x)) = (last, starts.get(rows.len() - 1)) {
                                 let out = std::array::from_mut(out);
-                                add_group::<MODE, SUBS, 1>(&product, place, &[*x], out);
+                                add_group::<MODE, SUBS, 1>(&product, decoded, &[*x], out);
                             }
                         }
                     }
@@ -99,14 +99,14 @@ macro_rules! products_for {
             #[target_feature(enable = $features)]
             unsafe fn add_group<const MODE: usize, const SUBS: usize, const T: usize>(
                 product: &Product,
-                place: Place,
+                decoded: DecodedGroup,
                 x: &[*const QuantizedGroup; T],
                 out: &mut [TileValues; T],
             ) {
-                let slot = place.group % RUN * SUBS;
+                let slot = decoded.group % RUN * SUBS;
                 let (mut sums, mut sums_of_x) = ([[_mm256_setzero_ps(); 2]; T], [[0; 2]; T]);
                 // SAFETY: the rows have the group.
-                let x = unsafe { std::array::from_fn(|t| &*x[t].add(place.group)) };
+                let x = unsafe { std::array::from_fn(|t| &*x[t].add(decoded.group)) };
                 for t in 0..T {
                     sums_of_x[t] = self::sums_of_x::<SUBS>(x[t]);
                     // SAFETY: `out` has 16 floats for each row.
@@ -114,8 +114,8 @@ macro_rules! products_for {
                 }
                 for sub in 0..SUBS {
                     // SAFETY: a slot is 16 floats.
-                    let scales = unsafe { halves(&place.panel.scales[slot + sub]) };
-                    let dots = $dots::<MODE, SUBS, T>(place.values, &x, sub);
+                    let scales = unsafe { halves(&decoded.panel.scales[slot + sub]) };
+                    let dots = $dots::<MODE, SUBS, T>(decoded.values, &x, sub);
                     for t in 0..T {
                         let start = _mm256_set1_epi32(-product.zero * sums_of_x[t][sub]);
                         for half in 0..2 {
@@ -133,7 +133,7 @@ macro_rules! products_for {
                 if product.has_minima {
                     for sub in 0..SUBS {
                         // SAFETY: a slot is 16 floats.
-                        let minima = unsafe { halves(&place.panel.minima[slot + sub]) };
+                        let minima = unsafe { halves(&decoded.panel.minima[slot + sub]) };
                         for t in 0..T {
                             let x_sum = _mm256_set1_ps(x[t].scale * sums_of_x[t][sub] as f32);
                             for half in 0..2 {
@@ -192,7 +192,7 @@ unsafe fn few_rows(
 
 /// A decoded group and its scales.
 #[derive(Clone, Copy)]
-struct Place<'a> {
+struct DecodedGroup<'a> {
     panel: &'a ScalePanel,
     values: &'a HalfTiles,
     /// Index of the group in its rows.

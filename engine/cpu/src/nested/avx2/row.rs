@@ -9,9 +9,8 @@ use std::arch::x86_64::*;
 use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
 
-use super::super::{LinearTable, MagnitudeTable, NestedWeights, TableForm, TileValues};
+use super::super::{MagnitudeTable, NestedWeights, TileValues};
 use super::digits::{Cell, MERGED, P3, SPLIT, TWO, leading};
-use super::linear::{self, Linear};
 use super::magnitudes::{self, Magnitudes};
 use super::strided;
 use super::wide::{self, Formula};
@@ -23,11 +22,8 @@ use crate::rows::QuantizedGroup;
 /// Number of groups whose steps are decoded together.
 const RUN: usize = 4;
 
-/// In place of the number of bits in P6 and P8: there are none, and the tile's table has two parts.
-const LINEAR: u8 = 1;
-
-/// Likewise, and its values are multiples of a stride apart.
-const STRIDED: u8 = 5;
+/// In place of the number of bits in P6 and P8: there are none, and values are multiples of a stride apart.
+const STRIDED: u8 = 1;
 
 /// In place of the number of bits in P6 and P8: there are two, and values have a sign and a magnitude.
 const MAGNITUDES: u8 = 3;
@@ -39,7 +35,7 @@ pub type RowsTile<const T: usize> =
 /// Returns the function for a tile of some weights whose table has a stride. It requires the features of this
 /// module, and [`super::super::fits`] for a list of the rows.
 pub fn strided_tile<const T: usize>(weights: &NestedWeights, tile: usize) -> Option<RowsTile<T>> {
-    let TableForm::Strided(_) = weights.table_form(tile) else { return None };
+    weights.strided_table(tile)?;
     Some(match weights.planes.middle {
         MiddlePlanes::None => product::<TWO, STRIDED, T>,
         MiddlePlanes::P3(_) => product::<P3, STRIDED, T>,
@@ -52,14 +48,6 @@ pub fn strided_tile<const T: usize>(weights: &NestedWeights, tile: usize) -> Opt
 pub fn tile(weights: &NestedWeights, tile: usize) -> RowsTile<1> {
     if let Some(strided) = strided_tile(weights, tile) {
         return strided;
-    }
-    if let TableForm::Linear(_) = weights.table_form(tile) {
-        return match weights.planes.middle {
-            MiddlePlanes::None => product::<TWO, LINEAR, 1>,
-            MiddlePlanes::P3(_) => product::<P3, LINEAR, 1>,
-            MiddlePlanes::Split(..) => product::<SPLIT, LINEAR, 1>,
-            MiddlePlanes::Merged(_) => product::<MERGED, LINEAR, 1>,
-        };
     }
     let is_merged = !matches!(weights.planes.middle, MiddlePlanes::Split(..));
     let has_magnitudes = weights.decode.magnitudes.is_some();
@@ -81,7 +69,7 @@ pub fn tile(weights: &NestedWeights, tile: usize) -> RowsTile<1> {
 ///
 /// # Safety
 /// The machine must have the features, `PLANES` must be those of the weights, `LAST` the number of bits in
-/// their P6 and P8, [`LINEAR`], [`STRIDED`] or [`MAGNITUDES`], and [`super::super::fits`] must hold for a list of the
+/// their P6 and P8, [`STRIDED`] or [`MAGNITUDES`], and [`super::super::fits`] must hold for a list of the
 /// rows.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn product<const PLANES: u8, const LAST: u8, const T: usize>(
@@ -91,10 +79,6 @@ unsafe fn product<const PLANES: u8, const LAST: u8, const T: usize>(
     out: &mut [TileValues; T],
 ) {
     let table = Table::new(weights, tile);
-    let linear = Linear::new(match weights.table_form(tile) {
-        TableForm::Linear(linear) => linear,
-        TableForm::Signed | TableForm::Strided(_) => &LinearTable::ZERO,
-    });
     // Default: unused without such a table.
     let magnitudes =
         Magnitudes::new(weights.decode.magnitudes.as_ref().unwrap_or(&MagnitudeTable::ZERO));
@@ -123,7 +107,6 @@ unsafe fn product<const PLANES: u8, const LAST: u8, const T: usize>(
                     for t in 0..T {
                         all[t] = match LAST {
                             0 => dots::<PLANES>(cell, table.values, x[t]),
-                            LINEAR => linear::dots::<PLANES>(cell, &linear, x[t]),
                             MAGNITUDES => magnitudes::dots::<PLANES>(cell, &magnitudes, x[t]),
                             _ => wide::dots::<PLANES, LAST>(cell, &formula, x[t]),
                         };
