@@ -86,7 +86,7 @@ impl Shrinkage {
         Ok(())
     }
 
-    /// Multiplies each table by `Σ w² / Σ w ŵ` of its level and rounds its entries to multiples of [`STRIDE`] above
+    /// Multiplies each table by `Σ w² / Σ w ŵ` of its level and rounds its entries to multiples of 4 above
     /// -126. Codes chosen again with it shrink a little again, so that a second round is worthwhile.
     pub fn rescale(&self, codec: &mut NestedCodec) {
         for (tables, products) in codec.tables.iter_mut().zip(&self.tables) {
