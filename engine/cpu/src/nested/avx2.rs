@@ -14,7 +14,8 @@ use std::arch::x86_64::*;
 use nestling_formats::Level;
 
 use super::super::planes::avx2::{
-    HalfTiles, broadcast, chunks_in_16_bits, load, lookup_nibbles, middle, nibbles, pair_dots,
+    HalfTiles, TileWork, broadcast, chunks_in_16_bits, halves, load, lookup_nibbles, middle,
+    nibbles, pair_dots,
 };
 use super::super::rows::QuantizedGroup;
 use super::{NestedWeights, RowList, TileValues};
@@ -42,7 +43,7 @@ struct Group {
 }
 
 /// Defines the products of one tile. Parameters are a list of features, whether few rows are computed by
-/// [`few_rows`], the table of a tile, the modes of such tables besides [`WIDE`], and the sums of a group.
+/// [`few_rows`], the table of a tile, the modes of such tables besides 0 and [`WIDE`], and the sums of a group.
 macro_rules! products_for {
     ($module:ident, $features:literal, $rows:literal, $table:path, [$($some:literal)*], $dots:ident) => {
         pub mod $module {
@@ -71,7 +72,7 @@ macro_rules! products_for {
                             products::<WIDE>(weights, tile, &table, rows, out);
                         }
                         $($some => products::<$some>(weights, tile, &table, rows, out),)*
-                        _ => {}
+                        _ => products::<0>(weights, tile, &table, rows, out),
                     }
                 }
             }
@@ -158,8 +159,8 @@ macro_rules! products_for {
     };
 }
 
-products_for!(plain, "avx2,fma", true, Table::new, [8 4 2 0], plain_dots);
-products_for!(vnni, "avx2,fma,avxvnni", false, Table::offset, [0], vnni_dots);
+products_for!(plain, "avx2,fma", true, Table::new, [8 4 2], plain_dots);
+products_for!(vnni, "avx2,fma,avxvnni", false, Table::offset, [], vnni_dots);
 
 /// Computes one tile for one row, or for up to four with a table that has a stride. Returns false for others.
 ///
@@ -171,25 +172,16 @@ unsafe fn few_rows(
     rows: RowList,
     out: &mut [TileValues],
 ) -> bool {
-    macro_rules! compute {
-        ($tile:expr, $($row:ident)*) => {
-            match ($tile, out.as_mut_array()) {
-                (Some(of_rows), Some(out)) => {
-                    let x = [$(rows.source().row(*$row as usize)),*];
-                    // SAFETY: guaranteed by the caller.
-                    unsafe { of_rows(weights, tile, x, out) };
-                    true
-                }
-                _ => false,
-            }
-        };
-    }
-    match rows.rows() {
-        [a] => compute!(Some(row::tile(weights, tile)), a),
-        [a, b] => compute!(row::strided_tile(weights, tile), a b),
-        [a, b, c] => compute!(row::strided_tile(weights, tile), a b c),
-        [a, b, c, d] => compute!(row::strided_tile(weights, tile), a b c d),
-        _ => false,
+    let work = TileWork { weights, tile, rows, out };
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        match work.rows.rows().len() {
+            1 => work.compute::<1>(Some(row::tile(weights, tile))),
+            2 => work.compute::<2>(row::strided_tile(weights, tile)),
+            3 => work.compute::<3>(row::strided_tile(weights, tile)),
+            4 => work.compute::<4>(row::strided_tile(weights, tile)),
+            _ => false,
+        }
     }
 }
 
@@ -272,14 +264,6 @@ fn vnni_dots<const MODE: usize, const T: usize>(
         }
     }
     sums
-}
-
-/// Loads the two halves of 16 floats.
-#[inline]
-#[target_feature(enable = "avx2")]
-unsafe fn halves(floats: &TileValues) -> [__m256; 2] {
-    // SAFETY: both halves are in bounds.
-    unsafe { [_mm256_loadu_ps(floats.as_ptr()), _mm256_loadu_ps(floats[8..].as_ptr())] }
 }
 
 impl Group {

@@ -4,11 +4,52 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
+use nestling_formats::nested::TILE_ROWS;
+
 use super::{CodePlanes, MiddlePlanes};
-use crate::rows::QuantizedGroup;
+use crate::rows::{QuantizedGroup, RowList};
 
 /// Bytes of one group, by chunk of four columns and half of the tile.
 pub type HalfTiles = [[__m256i; 2]; 8];
+
+/// Products of one tile with some rows of activations.
+pub struct TileWork<'a, W> {
+    pub weights: &'a W,
+    pub tile: usize,
+    pub rows: RowList<'a>,
+    pub out: &'a mut [[f32; TILE_ROWS]],
+}
+
+/// A function that computes one tile for `T` rows, given each row's groups.
+type RowsTile<W, const T: usize> =
+    unsafe fn(&W, usize, [&[QuantizedGroup]; T], &mut [[f32; TILE_ROWS]; T]);
+
+impl<W> TileWork<'_, W> {
+    /// Computes `T` rows. Returns false if there is no function, or if there are not `T` rows.
+    ///
+    /// # Safety
+    /// Guarantees of the function.
+    pub unsafe fn compute<const T: usize>(self, of_rows: Option<RowsTile<W, T>>) -> bool {
+        let Self { weights, tile, rows, out } = self;
+        match (of_rows, rows.rows().as_array::<T>(), out.as_mut_array()) {
+            (Some(of_rows), Some(numbers), Some(out)) => {
+                let x = numbers.map(|row| rows.source().row(row as usize));
+                // SAFETY: guaranteed by the caller.
+                unsafe { of_rows(weights, tile, x, out) };
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// Loads the two halves of 16 floats.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn halves(floats: &[f32; TILE_ROWS]) -> [__m256; 2] {
+    // SAFETY: both halves are in bounds.
+    unsafe { [_mm256_loadu_ps(floats.as_ptr()), _mm256_loadu_ps(floats[8..].as_ptr())] }
+}
 
 /// Loads vector `half` of the 64-byte vector `index` of a plane.
 #[inline]

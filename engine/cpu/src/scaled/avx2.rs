@@ -11,8 +11,8 @@ use std::arch::x86_64::*;
 use nestling_formats::Level;
 
 use super::super::planes::avx2::{
-    HalfTiles, broadcast, chunks_in_16_bits, load, lookup_nibbles, middle, nibbles, pair_dots,
-    two_bits,
+    HalfTiles, TileWork, broadcast, chunks_in_16_bits, halves, load, lookup_nibbles, middle,
+    nibbles, pair_dots, two_bits,
 };
 use super::super::rows::QuantizedGroup;
 use super::{GROUP, RUN, RowList, ScalePanel, ScaledWeights, TileValues, Unsigned};
@@ -168,25 +168,16 @@ unsafe fn few_rows(
     rows: RowList,
     out: &mut [TileValues],
 ) -> bool {
-    macro_rules! compute {
-        ($tile:expr, $($row:ident)*) => {
-            match ($tile, out.as_mut_array()) {
-                (Some(of_rows), Some(out)) => {
-                    let x = [$(rows.source().row(*$row as usize)),*];
-                    // SAFETY: guaranteed by the caller.
-                    unsafe { of_rows(weights, tile, x, out) };
-                    true
-                }
-                _ => false,
-            }
-        };
-    }
-    match rows.rows() {
-        [a] => compute!(row::tile(weights), a),
-        [a, b] => compute!(row::few(weights), a b),
-        [a, b, c] => compute!(row::few(weights), a b c),
-        [a, b, c, d] => compute!(row::few(weights), a b c d),
-        _ => false,
+    let work = TileWork { weights, tile, rows, out };
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        match work.rows.rows().len() {
+            1 => work.compute::<1>(row::tile(weights)),
+            2 => work.compute::<2>(row::few(weights)),
+            3 => work.compute::<3>(row::few(weights)),
+            4 => work.compute::<4>(row::few(weights)),
+            _ => false,
+        }
     }
 }
 
@@ -236,14 +227,6 @@ impl<'a> Product<'a> {
 #[target_feature(enable = "avx2")]
 fn zero() -> HalfTiles {
     [[_mm256_setzero_si256(); 2]; 8]
-}
-
-/// Loads the two halves of 16 floats.
-#[inline]
-#[target_feature(enable = "avx2")]
-unsafe fn halves(floats: &TileValues) -> [__m256; 2] {
-    // SAFETY: both halves are in bounds.
-    unsafe { [_mm256_loadu_ps(floats.as_ptr()), _mm256_loadu_ps(floats[8..].as_ptr())] }
 }
 
 #[inline]

@@ -14,8 +14,8 @@ use super::digits::{Cell, MERGED, P3, SPLIT, TWO, leading};
 use super::magnitudes::{self, Magnitudes};
 use super::strided;
 use super::wide::{self, Formula};
-use super::{OCTAVE, Table, halves};
-use crate::planes::avx2::{after, broadcast, multiply_add};
+use super::{OCTAVE, Table};
+use crate::planes::avx2::{after, broadcast, halves, multiply_add};
 use crate::planes::{CodePlanes, MiddlePlanes};
 use crate::rows::QuantizedGroup;
 
@@ -34,7 +34,10 @@ pub type RowsTile<const T: usize> =
 
 /// Returns the function for a tile of some weights whose table has a stride. It requires the features of this
 /// module, and [`super::super::fits`] for a list of the rows.
-pub fn strided_tile<const T: usize>(weights: &NestedWeights, tile: usize) -> Option<RowsTile<T>> {
+pub fn strided_tile<'a, const T: usize>(
+    weights: &NestedWeights<'a>,
+    tile: usize,
+) -> Option<RowsTile<T>> {
     weights.strided_table(tile)?;
     Some(match weights.planes.middle {
         MiddlePlanes::None => product::<TWO, STRIDED, T>,

@@ -7,10 +7,10 @@
 use std::arch::x86_64::*;
 
 use super::super::{QuantizedGroup, RUN, ScalePanel, ScaledWeights, TileValues};
-use super::{Product, halves, one_bits, scales, sums_of_x};
+use super::{Product, one_bits, scales, sums_of_x};
 use crate::planes::MiddlePlanes;
 use crate::planes::avx2::{
-    after, broadcast, chunks_in_16_bits, load, multiply_add, nibbles, spread, two_bits,
+    after, broadcast, chunks_in_16_bits, halves, load, multiply_add, nibbles, spread, two_bits,
 };
 
 /// Kinds of codes. Codes of two to four bits are looked up in a table, unless each nibble is its byte. P3 and
@@ -44,7 +44,7 @@ fn codes(weights: &ScaledWeights) -> Option<u8> {
 
 /// Returns the function for several rows, for codes of frequent files that need no table. It requires the features of
 /// this module, and [`super::super::fits`] for a list of the rows.
-pub fn few<const T: usize>(weights: &ScaledWeights) -> Option<RowsTile<T>> {
+pub fn few<'a, const T: usize>(weights: &ScaledWeights<'a>) -> Option<RowsTile<T>> {
     let is_whole = weights.form.sub_blocks() == 1;
     Some(match codes(weights)? {
         PLAIN_NIBBLE if is_whole => product::<PLAIN_NIBBLE, 8, 1, T>,
