@@ -18,7 +18,7 @@ use super::{Calibration, ConvertError, ConvertOptions, SourceBits, SourceBlocks}
 
 /// Version of the quantizer. It is raised when the same checkpoint would be coded differently, so that the
 /// store's id changes.
-pub const QUANTIZER_VERSION: u32 = 8;
+pub const QUANTIZER_VERSION: u32 = 9;
 
 /// Name of the file that is required for a conversion.
 const TOKENIZER: &str = "tokenizer.json";

@@ -2,7 +2,7 @@
 
 use nestling_formats::nested::{
     InputCalibration, NestedCodec, NestedError, QuantizedMatrix, Shrinkage, TILE_ROWS, TableRefit,
-    quantize_calibrated, quantize_matrix,
+    quantize_calibrated, quantize_matrix, round_tables,
 };
 
 use super::block::Block;
@@ -25,8 +25,9 @@ type Visitor<'a> = &'a mut dyn FnMut(
 const RESCALINGS: usize = 2;
 
 impl Conversion<'_> {
-    /// Codes a sample of the matrices that share a codec, refits its tables to those codes if there are moments, and
-    /// rescales them until decoded weights are as large as their sources.
+    /// Codes a sample of the matrices that share a codec and refits its tables to those codes if there are moments. In a
+    /// model with experts, rescales the tables until decoded weights are as large as their sources; in a dense one that
+    /// is worse (docs/perf/059).
     pub(super) fn refit(
         &self,
         codec: &mut NestedCodec,
@@ -35,13 +36,22 @@ impl Conversion<'_> {
     ) -> Result<(), ConvertError> {
         let sample = blocks.iter().step_by(blocks.len().div_ceil(MATRICES).max(1));
         let sample: Vec<Block> = sample.map(|block| block.first_rows(ROWS)).collect();
+        let has_experts = self.checkpoint.config().has_experts();
         if calibrator.is_some() {
             let mut refit = TableRefit::new(codec);
             self.code_sample(codec, &sample, calibrator, &mut |weights, matrix, known| {
                 // Default: nothing is refitted without moments.
                 known.map_or(Ok(()), |known| refit.add(weights, matrix, known))
             })?;
+            if !has_experts {
+                refit.finish_strided(codec);
+                return Ok(());
+            }
             refit.finish(codec);
+        }
+        if !has_experts {
+            round_tables(codec);
+            return Ok(());
         }
         for _ in 0..RESCALINGS {
             let mut shrinkage = Shrinkage::new(codec);

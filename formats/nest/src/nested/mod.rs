@@ -30,6 +30,7 @@ mod scaled_pack;
 mod scaled_planes;
 mod scaled_unpack;
 mod shrinkage;
+mod strided;
 mod tables;
 mod transform;
 mod view;
@@ -41,6 +42,8 @@ mod calibrated_tests;
 mod scaled_tests;
 #[cfg(test)]
 mod shrinkage_tests;
+#[cfg(test)]
+mod strided_tests;
 #[cfg(test)]
 mod tests;
 
@@ -68,6 +71,7 @@ pub use scaled::{
 pub use scaled_pack::ScaledRows;
 pub use scaled_planes::{ScaledPlanes, pack_scaled_merged, pack_scaled_plane};
 pub use shrinkage::Shrinkage;
+pub use strided::round_tables;
 pub use transform::{InputTransform, hadamard};
 pub use view::{CheckedSizes, GroupScales, NestedPlanes, NestedView};
 

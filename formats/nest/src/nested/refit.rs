@@ -1,5 +1,6 @@
 //! Least-squares refit of tables to the codes that use them, minimizing the output error.
 
+use super::strided;
 use super::{
     GROUP, InputCalibration, NestedCodec, NestedError, NestedTables, QuantizedMatrix, STEPS,
     TILE_ROWS,
@@ -102,19 +103,36 @@ impl TableRefit {
 
     /// Replaces the codec's tables with the best entries; a table without weights is unchanged.
     pub fn finish(&self, codec: &mut NestedCodec) {
+        self.replace(codec, Entries::Any);
+    }
+
+    /// Replaces the codec's tables with the best whose entries at levels 2 and 3 are multiples of 4, or 2 more than
+    /// such.
+    pub fn finish_strided(&self, codec: &mut NestedCodec) {
+        self.replace(codec, Entries::Strided);
+    }
+
+    fn replace(&self, codec: &mut NestedCodec, entries: Entries) {
         for (tables, equations) in codec.tables.iter_mut().zip(&self.tables) {
             *tables = NestedTables {
-                t2: equations.entries(Level::L2, tables.t2),
-                t3: equations.entries(Level::L3, tables.t3),
-                t4: equations.entries(Level::L4, tables.t4),
+                t2: equations.entries(Level::L2, tables.t2, entries),
+                t3: equations.entries(Level::L3, tables.t3, entries),
+                t4: equations.entries(Level::L4, tables.t4, Entries::Any),
             };
         }
     }
 }
 
+/// Values that entries may have.
+#[derive(Clone, Copy)]
+enum Entries {
+    Any,
+    Strided,
+}
+
 impl Equations {
     /// Solves for the entries of one level; entries with few weights stay near `before`.
-    fn entries<const N: usize>(&self, level: Level, before: [i8; N]) -> [i8; N] {
+    fn entries<const N: usize>(&self, level: Level, before: [i8; N], values: Entries) -> [i8; N] {
         let shift = 4 - level.bits().min(4);
         let mut left = [[0.0; N]; N];
         let mut right = [0.0; N];
@@ -133,11 +151,15 @@ impl Equations {
             left[at][at] += ridge;
             right[at] += ridge * f64::from(before[at]) / 127.0;
         }
-        match solve(left, right) {
-            Some(entries) => {
+        match (solve(left, right), values) {
+            (Some(entries), Entries::Any) => {
                 entries.map(|entry| (entry * 127.0).round().clamp(-127.0, 127.0) as i8)
             }
-            None => before,
+            (Some(entries), Entries::Strided) => {
+                let (right, start) = (right.map(|sum| sum * 127.0), entries.map(|e| e * 127.0));
+                strided::fitted(&left, &right, start)
+            }
+            (None, _) => before,
         }
     }
 }

@@ -2,22 +2,16 @@
 //!
 //! Codes with the least output error decode to weights `ŵ` that are too small: the values of a quantizer's cells are
 //! means, and descent gives up most where inputs are weak. Such errors have the same sign in all matrices, so they add
-//! up over an expert's three products and over layers, where others cancel. At level 2 of a small model they cost a
-//! quarter of its divergence (`docs/perf/057-shrinkage.md`).
+//! up over an expert's three products and over layers, where others cancel. At level 2 of a small model with experts they
+//! cost a quarter of its divergence (`docs/perf/057-shrinkage.md`). A dense model is better without
+//! (`docs/perf/059-dense-tables.md`).
 
+use super::strided::nearest;
 use super::{GROUP, NestedCodec, NestedError, QuantizedMatrix, TILE_ROWS};
 use crate::Level;
 
 /// Largest factor of a table, and smallest reciprocal.
 const GAIN_MAX: f64 = 1.25;
-
-/// Stride of the entries of a rescaled table, which are `STRIDE * t - 126` with `0 <= t < 64`. Products of such `t` and
-/// int8 activations can be added by fours in 16 bits, so that processors without VNNI need fewer instructions. KL does
-/// not show it (`docs/perf/058-six-bit-tables.md`).
-const STRIDE: i8 = 4;
-
-/// Smallest entry of a rescaled table.
-const LOWEST: i8 = -126;
 
 /// Sums that compare decoded weights with their sources, by table and level.
 ///
@@ -86,24 +80,19 @@ impl Shrinkage {
         Ok(())
     }
 
-    /// Multiplies each table by `Σ w² / Σ w ŵ` of its level and rounds its entries to multiples of 4 above
-    /// -126. Codes chosen again with it shrink a little again, so that a second round is worthwhile.
+    /// Multiplies each table by `Σ w² / Σ w ŵ` of its level and rounds its entries to 2 more than multiples of 4.
+    /// Codes chosen again with it shrink a little again, so that a second round is worthwhile.
     pub fn rescale(&self, codec: &mut NestedCodec) {
         for (tables, products) in codec.tables.iter_mut().zip(&self.tables) {
             let [gain2, gain3, gain4] =
                 products.decoded.map(|decoded| gain(products.squares, decoded));
-            tables.t2 = tables.t2.map(|entry| multiply(entry, gain2));
-            tables.t3 = tables.t3.map(|entry| multiply(entry, gain3));
-            tables.t4 = tables.t4.map(|entry| multiply(entry, gain4));
+            tables.t2 = nearest(tables.t2, gain2);
+            tables.t3 = nearest(tables.t3, gain3);
+            tables.t4 = nearest(tables.t4, gain4);
         }
     }
 }
 
 fn gain(squares: f64, decoded: f64) -> f64 {
     if decoded > 0.0 { (squares / decoded).clamp(1.0 / GAIN_MAX, GAIN_MAX) } else { 1.0 }
-}
-
-fn multiply(entry: i8, gain: f64) -> i8 {
-    let strides = (f64::from(entry) * gain - f64::from(LOWEST)) / f64::from(STRIDE);
-    (strides.round().clamp(0.0, 63.0) as i16 * i16::from(STRIDE) + i16::from(LOWEST)) as i8
 }

@@ -15,13 +15,13 @@ fn coded(codec: &NestedCodec, factor: f32) -> (Vec<f32>, QuantizedMatrix) {
     (weights, QuantizedMatrix { rows, cols, codes, row_scales, steps, tile_tables: vec![0] })
 }
 
-/// Returns the nearest of -126, -122 to 126.
+/// Returns the nearest of ±2, ±6 to ±126; of two, the larger magnitude.
 fn on_grid(entry: f64) -> i8 {
-    let nearest = (-126..=126).rev().step_by(4).min_by(|a, b| {
-        let distance = |grid: &i8| (f64::from(*grid) - entry).abs();
+    let magnitude = (2..=126).rev().step_by(4).min_by(|a, b| {
+        let distance = |grid: &i8| (f64::from(*grid) - entry.abs()).abs();
         distance(a).total_cmp(&distance(b))
     });
-    nearest.unwrap()
+    magnitude.unwrap() * if entry < 0.0 { -1 } else { 1 }
 }
 
 #[test]
