@@ -7,8 +7,8 @@ use super::NestedCodec;
 /// added by fours in 16 bits.
 const STRIDE: f64 = 4.0;
 
-/// Smallest magnitudes of the two grids that are their own mirror images: ±2, ±6 to ±126, and 0, ±4 to ±124. A grid that
-/// is not would give all weights a small mean, which inputs of one sign add up (`docs/perf/059-dense-tables.md`).
+/// Smallest magnitudes of the two grids that are their own mirror images: ±2, ±6 to ±126, and 0, ±4 to ±124. Other grids
+/// would give all weights a small mean, which inputs of one sign add up (`docs/perf/059-dense-tables.md`).
 const SMALLEST: [f64; 2] = [2.0, 0.0];
 
 /// Maximum number of passes over the entries of a table.
@@ -20,7 +20,7 @@ pub(super) fn nearest<const N: usize>(table: [i8; N], gain: f64) -> [i8; N] {
 }
 
 /// Rounds the entries of a codec's tables of levels 2 and 3 to 2 more than multiples of 4. Level 4 keeps its entries:
-/// rounding them costs a dense model more than it can show elsewhere (`docs/perf/059-dense-tables.md`).
+/// rounding them raises the divergence of a dense model by about a tenth (`docs/perf/059-dense-tables.md`).
 pub fn round_tables(codec: &mut NestedCodec) {
     for tables in &mut codec.tables {
         tables.t2 = nearest(tables.t2, 1.0);
