@@ -38,7 +38,7 @@ use nestling_import::config::ModelConfig;
 use nestling_import::gguf::{BlockType, ScaledBlocks};
 use nestling_import::{Checkpoint, ElementType, ImportError};
 
-use crate::calibrate::{CalibrationTokens, Calibrator};
+use crate::calibrate::{CalibrationTokens, Calibrator, Influences};
 use nestling_core::CancelToken;
 use nestling_cpu::threads::ThreadPool;
 
@@ -382,7 +382,8 @@ impl Conversion<'_> {
         let layers = 0..self.checkpoint.config().num_hidden_layers as u32;
         let first = layers.clone().find(|layer| !self.is_done(*layer)).unwrap_or(layers.end);
         let pool = Arc::new(ThreadPool::new(self.threads()));
-        let mut calibrator = Calibrator::new(self.checkpoint, tokens, pool)?;
+        let mut calibrator = Calibrator::new(self.checkpoint, tokens, Arc::clone(&pool))?;
+        calibrator.set_influences(self.influences(tokens, &pool, meter)?);
         hidden::load(&self.hidden_path(), self.writer.index().id(), first, &mut calibrator)?;
         while calibrator.next_layer() < first {
             let layer = Some(calibrator.next_layer());
@@ -391,6 +392,20 @@ impl Conversion<'_> {
             calibrator.skip_layer(self.cancel, &mut |_| meter.advance(0, layer))?;
         }
         Ok(Some(calibrator))
+    }
+
+    /// Measures the influence of each layer's matrices before any is coded.
+    fn influences(
+        &self,
+        tokens: &CalibrationTokens,
+        pool: &Arc<ThreadPool>,
+        meter: &mut Meter<'_>,
+    ) -> Result<Influences, ConvertError> {
+        let measured =
+            Influences::measure(self.checkpoint, tokens, pool, self.cancel, &mut |layer| {
+                meter.enter(ConvertPhase::Calibrating, Some(layer));
+            });
+        Ok(measured?)
     }
 
     fn is_done(&self, layer: u32) -> bool {

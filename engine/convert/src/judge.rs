@@ -332,7 +332,7 @@ fn run(
 }
 
 /// Computes `log(sum(exp(logits)))`.
-fn log_sum_exp(logits: &[f32]) -> f64 {
+pub(crate) fn log_sum_exp(logits: &[f32]) -> f64 {
     let best = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     best + logits.iter().map(|logit| (f64::from(*logit) - best).exp()).sum::<f64>().ln()
 }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use nestling_formats::store::GroupId;
 use nestling_formats::{FloatKind, Level, MatrixKind};
-use nestling_import::{Checkpoint, ModelConfig};
+use nestling_import::ModelConfig;
 
 use super::mixer::{MixerStep, pass_mixer};
+use super::noise::NoisySource;
 use super::sample::spread;
 use super::{Calibrator, Current, RoutedSample, step_rows};
 use nestling_core::backend::Backend;
@@ -18,7 +19,7 @@ use nestling_core::kv_heads::KvDivision;
 use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
 use nestling_cpu::Cpu;
 use nestling_experts::expert::Matrices;
-use nestling_experts::expert::{CheckpointSource, ExpertSource, StoreSource};
+use nestling_experts::expert::{ExpertSource, StoreSource};
 use nestling_runtime::model::Activations;
 use nestling_runtime::model::memory::{LayerMemory, MemoryShape};
 use nestling_runtime::model::mixer::NoopObserver;
@@ -57,7 +58,7 @@ impl MixerSample {
 
 /// A checkpoint with replaced weights in one matrix of a layer.
 struct SubstitutedSource<'a> {
-    source: &'a CheckpointSource<&'a Checkpoint>,
+    source: &'a NoisySource<'a>,
     kind: MatrixKind,
     weights: &'a [f32],
 }
@@ -152,15 +153,5 @@ impl Calibrator<'_> {
         let rows: Vec<u32> = rows.iter().filter_map(|row| u32::try_from(*row).ok()).collect();
         let inputs = self.normed(rows.into_iter(), &layer.feed_forward.inputs(None).norm);
         Some(RoutedSample { inputs, weights })
-    }
-
-    /// Returns the mean square of the residual stream after the current layer, summed over its width. The
-    /// result is at least the smallest positive number.
-    pub(crate) fn stream_square(&self) -> f64 {
-        // Default: nothing is scaled outside a layer.
-        let Current::Layer(layer) = &self.current else { return 1.0 };
-        let both = self.hidden.iter().zip(&layer.feed_forward.output);
-        let sum: f64 = both.map(|(x, added)| f64::from(x + added).powi(2)).sum();
-        (sum / self.token_count().max(1) as f64).max(f64::MIN_POSITIVE)
     }
 }

@@ -213,6 +213,9 @@ impl Calibrator<'_> {
         moments: &mut FeedForwardMoments,
         how: &Pass<'_>,
     ) -> Result<(), EngineError> {
+        if uses.is_empty() && how.wanted == PassOutput::Outputs {
+            return Ok(());
+        }
         let weights = self.expert_weights(expert)?;
         let intermediate = weights.down.matrix.cols();
         let mut routed = MomentSum::new(intermediate);

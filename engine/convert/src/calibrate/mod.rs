@@ -7,8 +7,10 @@
 
 mod dense;
 mod experts;
+mod influence;
 mod mixer;
 mod moments;
+mod noise;
 mod sample;
 mod tokens;
 
@@ -21,7 +23,7 @@ use std::sync::Arc;
 use nestling_formats::memory::try_with_capacity;
 use nestling_formats::nested::SecondMoments;
 use nestling_formats::store::GroupId;
-use nestling_formats::{Level, MatrixId, MatrixKind};
+use nestling_formats::{FloatKind, Level, MatrixId, MatrixKind};
 use nestling_import::Checkpoint;
 
 use nestling_core::backend::{Backend, Encoder, EncoderExt, Linear};
@@ -34,18 +36,21 @@ use nestling_core::weights::ActivationMode;
 use nestling_cpu::Cpu;
 use nestling_cpu::kernels::Kernels;
 use nestling_cpu::threads::ThreadPool;
-use nestling_experts::expert::{CheckpointSource, ExpertSource};
+use nestling_experts::expert::ExpertSource;
 use nestling_runtime::model::weights::Loader;
 use nestling_runtime::model::{RopeAngles, rope_kinds};
 
 pub use experts::ExpertStatistics;
+pub(crate) use influence::Influences;
 pub use moments::MomentSum;
+pub(crate) use noise::MatrixClass;
 pub use sample::RoutedSample;
 pub use tokens::{CALIBRATION_TOKENS_MIN, CalibrationTokens};
 
 use dense::MixerSample;
 use experts::{FeedForwardMoments, PartInputs};
 use mixer::MixerMoments;
+use noise::NoisySource;
 
 /// Maximum number of rows computed together. A longer sequence still forms one step.
 const STEP_ROWS: usize = 1024;
@@ -62,7 +67,7 @@ pub type ByteProgress<'a> = &'a mut dyn FnMut(u64);
 
 /// The unquantized model with the activations of the calibration tokens before one layer.
 pub struct Calibrator<'a> {
-    source: CheckpointSource<&'a Checkpoint>,
+    source: NoisySource<'a>,
     cpu: Cpu,
     pool: Arc<ThreadPool>,
     kernels: &'static Kernels,
@@ -73,6 +78,7 @@ pub struct Calibrator<'a> {
     /// Number of completed layers.
     layers: u32,
     current: Current,
+    influences: Influences,
 }
 
 /// Requested results of a layer: moments, or only its outputs.
@@ -121,10 +127,20 @@ impl<'a> Calibrator<'a> {
         tokens: &CalibrationTokens,
         pool: Arc<ThreadPool>,
     ) -> Result<Self, EngineError> {
-        let source = CheckpointSource::new(checkpoint);
+        let length = tokens.sequence_length().min(checkpoint.config().max_position_embeddings);
+        let sequences = tokens.tokens().chunks(length.max(1)).map(<[u32]>::to_vec).collect();
+        Self::of_sequences(checkpoint, sequences, length.max(1), pool)
+    }
+
+    /// Computes the activations of sequences before the first layer. All but the last have the given length.
+    fn of_sequences(
+        checkpoint: &'a Checkpoint,
+        sequences: Vec<Vec<u32>>,
+        length: usize,
+        pool: Arc<ThreadPool>,
+    ) -> Result<Self, EngineError> {
+        let source = NoisySource::new(checkpoint);
         let config = source.config();
-        let length = tokens.sequence_length().min(config.max_position_embeddings).max(1);
-        let sequences: Vec<_> = tokens.tokens().chunks(length).map(<[u32]>::to_vec).collect();
         let kernels = Kernels::detect();
         let mut cpu = Cpu::with(Arc::clone(&pool), kernels);
         let angles = rope_kinds(config).iter().map(|rope| RopeAngles::new(rope, length)).collect();
@@ -135,7 +151,8 @@ impl<'a> Calibrator<'a> {
             hidden_size,
         )?;
         let table = Linear::new(cpu.upload_matrix(&table, ActivationMode::Float)?, None);
-        let values = tokens.tokens().len().saturating_mul(hidden_size);
+        let tokens: usize = sequences.iter().map(Vec::len).sum();
+        let values = tokens.saturating_mul(hidden_size);
         let mut hidden = try_with_capacity("activations of the calibration text", values)?;
         let mut rows = cpu.buffer(STEP_ROWS, hidden_size)?;
         for step in steps(&sequences) {
@@ -154,7 +171,24 @@ impl<'a> Calibrator<'a> {
             hidden,
             layers: 0,
             current: Current::Nothing,
+            influences: Influences::default(),
         })
+    }
+
+    /// Sets the influences that errors are weighted with.
+    pub(crate) fn set_influences(&mut self, influences: Influences) {
+        self.influences = influences;
+    }
+
+    /// Returns the divergence in nats that an error of 1 in the output of a class of matrices of the current layer causes:
+    /// squares summed over the width, mean over tokens. If norms follow the sum of experts, the error is that before
+    /// them. A class that was not measured has an influence of 0.
+    pub(crate) fn influence(&self, class: MatrixClass) -> f64 {
+        // Default: nothing is measured outside a layer.
+        let Current::Layer(layer) = &self.current else { return 0.0 };
+        let gain = if class.is_feed_forward() { layer.feed_forward.gain } else { 1.0 };
+        // Default: stated above.
+        gain * self.influences.of(layer.layer, class).unwrap_or(0.0)
     }
 
     /// Returns the number of calibration tokens.
@@ -270,14 +304,7 @@ impl<'a> Calibrator<'a> {
     pub fn begin_head(&mut self) -> Result<(), EngineError> {
         let config = self.source.config();
         let (hidden, eps) = (config.hidden_size, config.rms_norm_eps);
-        let floats = self.source.floats(None)?;
-        let norm =
-            floats.into_iter().find(|(kind, _)| *kind == nestling_formats::FloatKind::FinalNorm);
-        let missing = || EngineError::mismatch("final norm", hidden, "none");
-        let (_, norm) = norm.ok_or_else(missing)?;
-        if norm.len() != hidden {
-            return Err(EngineError::mismatch("final norm", hidden, norm.len()));
-        }
+        let norm = self.final_norm()?;
         let mut sum = MomentSum::new(hidden);
         let (mut panels, mut normed) = (moments::Panels::default(), Vec::new());
         for rows in self.hidden.chunks(STEP_ROWS * hidden) {
@@ -290,6 +317,19 @@ impl<'a> Calibrator<'a> {
         }
         self.current = Current::Head(sum);
         Ok(())
+    }
+
+    /// Reads the weights of the norm before the head, `[hidden_size]`.
+    fn final_norm(&self) -> Result<Vec<f32>, EngineError> {
+        let hidden = self.source.config().hidden_size;
+        let floats = self.source.floats(None)?;
+        let norm = floats.into_iter().find(|(kind, _)| *kind == FloatKind::FinalNorm);
+        let missing = || EngineError::mismatch("final norm", hidden, "none");
+        let (_, norm) = norm.ok_or_else(missing)?;
+        if norm.len() != hidden {
+            return Err(EngineError::mismatch("final norm", hidden, norm.len()));
+        }
+        Ok(norm)
     }
 
     /// Returns the mean of `x xᵀ` over the inputs of a matrix of the current layer or head, blended for

@@ -31,16 +31,6 @@ impl Calibrator<'_> {
         let inputs = self.normed(rows.into_iter(), &layer.feed_forward.inputs(Some(expert)).norm);
         Some(RoutedSample { inputs, weights })
     }
-
-    /// Returns the mean square of the residual stream after the current layer, summed over its width. Errors
-    /// of the experts' sum are divided by it. If norms follow the sum, it is divided by the squared factor by
-    /// which they enlarge the sum. The result is at least the smallest positive number.
-    pub fn residual_square(&self) -> f64 {
-        // Default: nothing is scaled outside a layer.
-        let Current::Layer(layer) = &self.current else { return 1.0 };
-        let gain = layer.feed_forward.gain.max(f64::MIN_POSITIVE);
-        (self.stream_square() / gain).max(f64::MIN_POSITIVE)
-    }
 }
 
 /// Returns up to [`TOKENS_MAX`] evenly spaced indices below `count`.

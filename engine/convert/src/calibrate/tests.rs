@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use nestling_experts::expert::CheckpointSource;
+
 use super::*;
 use nestling_core::backend::Write;
 use nestling_core::kv_cache::KvDtype;

@@ -15,10 +15,11 @@ use nestling_import::{
 };
 
 use super::{Calibration, ConvertError, ConvertOptions, SourceBits, SourceBlocks};
+use nestling_levels::allocation::DIVERGENCE_MEASURES;
 
 /// Version of the quantizer. It is raised when the same checkpoint would be coded differently, so that the
 /// store's id changes.
-pub const QUANTIZER_VERSION: u32 = 9;
+pub const QUANTIZER_VERSION: u32 = 10;
 
 /// Name of the file that is required for a conversion.
 const TOKENIZER: &str = "tokenizer.json";
@@ -140,6 +141,9 @@ fn begin(source: Vec<u8>, options: &ConvertOptions) -> StorePlan {
         "rotation": options.rotation.to_byte(),
         "calibration": calibration(options),
     });
+    if options.calibration != Calibration::None {
+        parameters["measures"] = DIVERGENCE_MEASURES.into();
+    }
     if let Some(weights) = options.expert_level_weights {
         parameters["expert_level_weights"] = weights.to_vec().into();
     }

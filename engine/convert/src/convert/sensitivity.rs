@@ -37,14 +37,35 @@ impl ExpertErrors {
             _ => &self.down,
         }
     }
+
+    /// Returns the reduction of the divergence by each plane of all matrices together. An error of all counts with the mean
+    /// influence of the matrices, each weighted by what the plane reduces in it alone.
+    pub fn together_drops(
+        &self,
+        kinds: &[MatrixKind],
+        influence: &dyn Fn(MatrixKind) -> f64,
+    ) -> [f32; 5] {
+        let alone = kinds.iter().map(|kind| (drops(self.of(*kind), 1.0), influence(*kind)));
+        let alone: Vec<_> = alone.collect();
+        let mean = alone.iter().map(|(_, influence)| influence).sum::<f64>() / kinds.len() as f64;
+        let mut together = drops(&self.together, 1.0);
+        for (plane, drop) in together.iter_mut().enumerate() {
+            let sum: f64 = alone.iter().map(|(drops, _)| f64::from(drops[plane])).sum();
+            let weighted =
+                alone.iter().map(|(drops, influence)| f64::from(drops[plane]) * influence);
+            let influence = if sum > 0.0 { weighted.sum::<f64>() / sum } else { mean };
+            *drop = (f64::from(*drop) * influence) as f32;
+        }
+        together
+    }
 }
 
-/// Returns the reduction of the error by each plane, in units of `unit`, at least 0.
-pub(super) fn drops(errors: &LevelErrors, unit: f64) -> [f32; 5] {
+/// Returns the reduction of the error by each plane times `factor`, at least 0.
+pub(super) fn drops(errors: &LevelErrors, factor: f64) -> [f32; 5] {
     let mut best = errors[0];
     let mut drops = [0.0; 5];
     for (drop, error) in drops.iter_mut().zip(&errors[1..]) {
-        *drop = ((best - error).max(0.0) / unit) as f32;
+        *drop = ((best - error).max(0.0) * factor) as f32;
         best = best.min(*error);
     }
     drops

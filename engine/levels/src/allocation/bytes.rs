@@ -5,6 +5,7 @@ use nestling_formats::Plane;
 use nestling_formats::store::{Encoding, Group, GroupId, Index, Matrix};
 
 use super::Allocation;
+use super::errors::Floors;
 use nestling_core::float_bytes;
 
 /// Alignment in bytes of parts within extents and of planes in memory.
@@ -89,12 +90,11 @@ pub fn budget_of_bits(index: &Index, top: Level, bits: f64, counting: Counting) 
         .groups()
         .iter()
         .filter(|group| !matches!(group.id, GroupId::Asset { .. }) && !is_of_layer(group));
+    let floors = Floors::of(index);
     let at_least = |group: &Group| {
-        let floor = super::errors::floor(group);
-        let levels = group
-            .matrices
-            .iter()
-            .map(|matrix| super::level_at(index, group, matrix, top).min(floor));
+        let levels = group.matrices.iter().enumerate().map(|(place, matrix)| {
+            super::level_at(index, group, matrix, top).min(floors.level(group, place))
+        });
         group_bytes(index, group, &levels.collect::<Vec<_>>(), counting)
     };
     let layers = (bits.max(0.0) * layer_weights(index) as f64 / 8.0) as u64;

@@ -12,7 +12,7 @@ use nestling_formats::Level;
 use nestling_formats::store::{Encoding, GroupId, Index, Matrix};
 
 use super::bytes::{Counting, group_bytes, weight_bytes};
-use super::errors::{Errors, floor};
+use super::errors::{Errors, Floors};
 use super::{Allocation, level_at};
 use nestling_core::error::EngineError;
 
@@ -110,13 +110,14 @@ fn highest_level(index: &Index, options: &ChooseOptions) -> (Vec<Vec<Level>>, Le
 
 /// Returns the lowest level that may be chosen for each matrix.
 fn least(index: &Index, top: Level, dense: Option<Level>) -> Vec<Vec<Level>> {
+    let floors = Floors::of(index);
     let levels = index.groups().iter().map(|group| {
-        let matrices = group.matrices.iter().map(|matrix| {
+        let matrices = group.matrices.iter().enumerate().map(|(place, matrix)| {
             let held = level_at(index, group, matrix, top);
             match (matrix.encoding, dense, &group.id) {
                 (Encoding::Float(_), ..) => Level::L8,
                 (_, Some(dense), GroupId::Dense { .. }) => held.min(dense),
-                _ => held.min(floor(group)),
+                _ => held.min(floors.level(group, place)),
             }
         });
         matrices.collect()

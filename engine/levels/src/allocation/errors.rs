@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use nestling_formats::store::{Encoding, Group, GroupId, Index};
 use nestling_formats::{Level, MatrixKind};
+use serde_json::Value;
 
 /// Mean squared error of the nested code by level, relative to the mean square of the weights: -9.5, -15.6,
 /// -21.8, -33.7 and -45.7 dB, as measured on trained experts.
@@ -133,12 +134,33 @@ impl Scale {
     }
 }
 
-/// Returns the minimum level of a group's matrices. Dense matrices stay at level 6 although they have
-/// measures: an error in attention costs the model more than its share of the residual stream indicates
-/// (docs/perf/023, "Planes of dense matrices").
-pub(super) fn floor(group: &Group) -> Level {
-    match group.id {
-        GroupId::Expert(_) => Level::L2,
-        _ => Level::L6,
+/// Value of the parameter `measures` of a store whose error drops are divergences in nats per token, for all matrices. The
+/// drops of other stores are shares of the residual stream.
+pub const DIVERGENCE_MEASURES: &str = "divergence";
+
+/// Minimum levels of a store's matrices.
+///
+/// Without measures of divergence, dense matrices stay at level 6: an error in attention costs the model more than its share
+/// of the residual stream indicates (docs/perf/060).
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Floors {
+    dense: Level,
+}
+
+impl Floors {
+    pub fn of(index: &Index) -> Self {
+        let parameters = serde_json::from_str::<Value>(index.parameters_json());
+        let measures = parameters.as_ref().ok().and_then(|known| known.get("measures")?.as_str());
+        let is_divergence = measures == Some(DIVERGENCE_MEASURES);
+        Self { dense: if is_divergence { Level::L2 } else { Level::L6 } }
+    }
+
+    /// Returns the minimum level of a group's matrix.
+    pub fn level(self, group: &Group, place: usize) -> Level {
+        match group.id {
+            GroupId::Expert(_) => Level::L2,
+            GroupId::Dense { .. } if measured(group, place).is_some() => self.dense,
+            _ => Level::L6,
+        }
     }
 }

@@ -23,6 +23,7 @@ pub use bytes::cut;
 pub use bytes::{Counting, bits_per_weight, budget_of_bits, layer_bytes, weight_bytes};
 pub(crate) use choose::hull;
 pub use choose::{ChooseOptions, choose};
+pub use errors::DIVERGENCE_MEASURES;
 pub(crate) use errors::prior_drops;
 pub use summary::{AllocationSummary, LevelShare};
 

@@ -21,7 +21,11 @@ fn nested(kind: MatrixKind, rows: usize, cols: usize, offset: usize) -> Matrix {
 
 /// A store of zero weights with an embedding, one layer and some experts.
 fn store(experts: u32, offset: usize, seed: Option<u64>) -> Store {
-    let mut plan = StorePlan::new(b"source", "{}");
+    store_with("{}", experts, offset, seed)
+}
+
+fn store_with(parameters: &str, experts: u32, offset: usize, seed: Option<u64>) -> Store {
+    let mut plan = StorePlan::new(b"source", parameters);
     plan.measures = Measures::PerMatrix;
     plan.add_codec(1);
     plan.add_asset("config.json", 2);
@@ -259,4 +263,20 @@ fn a_tied_head_has_the_level_of_the_embedding() {
     assert!(store.index().group(&GroupId::Head).is_none());
     assert_eq!(allocation.levels(&GroupId::Embedding), [Level::L6]);
     assert_eq!(allocation.levels(&GroupId::Head), [Level::L6]);
+}
+
+#[test]
+fn dense_matrices_fall_below_level_6_only_by_measured_divergence() {
+    let lowest = |parameters: &str, seed| {
+        let store = store_with(parameters, 4, 0, seed);
+        let least = range(store.index(), Counting::Memory).0;
+        let allocation = chosen(store.index(), Level::L8, least, Counting::Memory).unwrap();
+        allocation.levels(&GroupId::Dense { layer: 0 }).to_vec()
+    };
+    let divergence = r#"{"measures": "divergence"}"#;
+    assert_eq!(lowest(divergence, Some(7)), [Level::L2; 2]);
+    assert_eq!(lowest(divergence, None), [Level::L6; 2], "nothing was measured");
+    for other in ["{}", r#"{"measures": "stream"}"#, r#"{"measures": 1}"#, "[]"] {
+        assert_eq!(lowest(other, Some(7)), [Level::L6; 2], "{other}");
+    }
 }

@@ -180,8 +180,8 @@ pub struct Group {
     pub frequency: Option<f32>,
     /// Measured mean square of the router's weight for the group when it is used, if available.
     pub weight_square: Option<f32>,
-    /// Reduction of the group's output error by each plane of each matrix, in the order of the matrices;
-    /// empty if the store has no such records.
+    /// Reduction of the group's error by each plane of each matrix, in the order of the matrices; empty if the store
+    /// has no such records. The unit is that of `FORMAT.md`, "What is measured".
     pub error_drops: Vec<[Option<f32>; PLANES]>,
     /// Number of each plane's extent, if the plane exists.
     pub extents: [Option<u32>; PLANES],
@@ -212,7 +212,8 @@ pub struct Extent {
     pub length: u64,
     /// XXH3-128 checksum, seeded with the extent's identity.
     pub hash: [u8; 16],
-    /// Measured reduction of the group's output error by this plane, if available.
+    /// Measured reduction of the group's error by this plane, if available. The unit is that of
+    /// [`Group::error_drops`].
     pub error_drop: Option<f32>,
 }
 

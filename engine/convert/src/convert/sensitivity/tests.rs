@@ -95,7 +95,7 @@ fn errors_are_those_of_the_definition() {
     }
     for errors in [found.together, found.gate, found.up, found.down] {
         assert!(errors.windows(2).all(|pair| pair[0] > pair[1]), "{errors:?}");
-        let drops = drops(&errors, 2.0);
+        let drops = drops(&errors, 0.5);
         let all: f64 = drops.iter().map(|drop| f64::from(*drop)).sum();
         assert!((all - (errors[0] - errors[5]) / 2.0).abs() < 1e-5 * all);
     }
@@ -105,4 +105,23 @@ fn errors_are_those_of_the_definition() {
 fn a_plane_that_makes_it_worse_buys_nothing() {
     assert_eq!(drops(&[8.0, 4.0, 5.0, 3.0, 3.0, 1.0], 1.0), [4.0, 0.0, 1.0, 0.0, 2.0]);
     assert_eq!(drops(&[0.0; 6], 1.0), [0.0; 5]);
+}
+
+#[test]
+fn planes_of_all_matrices_count_with_the_influence_of_what_they_improve() {
+    let errors = ExpertErrors {
+        together: [8.0, 4.0, 2.0, 1.0, 1.0, 0.0],
+        gate: [8.0, 4.0, 4.0, 3.5, 3.5, 3.5],
+        up: [8.0, 6.0, 5.0, 4.5, 4.5, 4.5],
+        down: [8.0, 6.0, 3.0, 3.0, 3.0, 3.0],
+    };
+    let influence = |kind| match kind {
+        MatrixKind::Gate => 1.0,
+        MatrixKind::Up => 2.0,
+        _ => 6.0,
+    };
+    let kinds = [MatrixKind::Gate, MatrixKind::Up, MatrixKind::Down];
+    // Means of the influences with weights 4 : 2 : 2, 0 : 1 : 3 and 1 : 1 : 0, then the plain mean.
+    let expected = [4.0 * 2.5, 2.0 * 5.0, 1.5, 0.0, 3.0];
+    assert_eq!(errors.together_drops(&kinds, &influence), expected);
 }
