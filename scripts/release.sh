@@ -144,14 +144,13 @@ library() {
     pack "$root" "$out/$name.tar.gz"
 }
 
-# Wheels for every Python from 3.11 on, and the storyteller's. The module is linked by this machine's linker, whose C library
-# names the oldest system: Zig's linker refuses `--exclude-libs`, by which the module exports nothing of its dependencies.
+# Wheels for every Python from 3.11 on, and the storyteller's. The module is linked by Zig against glibc 2.28.
 wheels() {
     python_environment "$tools/wheels"
-    "$tools/wheels/bin/pip" install --quiet --only-binary :all: maturin==1.16.0 hatchling==1.33.0
+    "$tools/wheels/bin/pip" install --quiet --only-binary :all: maturin==1.16.0 hatchling==1.33.0 ziglang==0.17.1
     apps/python/licences.sh
-    (cd apps/python && "$tools/wheels/bin/maturin" build --quiet --profile "$profile" --locked --strip \
-        --out "$out")
+    (cd apps/python && PATH="$tools/wheels/bin:$PATH" maturin build --quiet --profile "$profile" --locked --strip \
+        --zig --compatibility manylinux_2_28 --out "$out")
     (cd apps/python/storyteller && PATH="$tools/wheels/bin:$PATH" "$tools/wheels/bin/hatchling" build -t wheel -d "$out")
 }
 

@@ -17,6 +17,7 @@ use nestling_core::weights::ActivationMode;
 use nestling_cpu::Cpu;
 use nestling_cpu::threads::ThreadPool;
 use nestling_experts::expert::ExpertSource;
+use nestling_formats::memory::try_reserve;
 use nestling_formats::store::GroupId;
 use nestling_formats::{Level, MatrixKind};
 use nestling_import::Checkpoint;
@@ -28,7 +29,7 @@ use crate::judge::log_sum_exp;
 /// Number of tokens of a sequence.
 const SEQUENCE_LENGTH: usize = 128;
 
-/// Maximum number of sequences. Their divergences differ by a third of their mean.
+/// Maximum number of sequences. More do not change allocations by more than 1 % of their divergence (docs/perf/060).
 const SEQUENCES_MAX: usize = 16;
 
 /// Maximum number of tokens that pass a layer, copies and layers counted.
@@ -99,7 +100,10 @@ fn noisy_copies(
     let begin =
         |sequences| Calibrator::of_sequences(checkpoint, sequences, length, Arc::clone(pool));
     let (mut exact, mut noisy) = (begin(sample)?, begin(Vec::new())?);
-    let mut copies = Vec::new();
+    let count: usize = classes.iter().map(BTreeSet::len).sum();
+    let values = count.saturating_mul(exact.hidden.len());
+    try_reserve(&mut noisy.hidden, "copies of activations", values)?;
+    let mut copies = Vec::with_capacity(count);
     for (layer, classes) in (0u32..).zip(&classes) {
         begin_layer(layer);
         noisy.skip_layer(cancel, &mut |_| ())?;
