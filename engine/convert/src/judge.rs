@@ -12,10 +12,10 @@
 
 mod open;
 mod plain;
+mod predictions;
 mod tally;
 
 use nestling_formats::Level;
-use nestling_formats::memory::try_with_capacity;
 use serde::{Serialize, Serializer};
 
 use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef};
@@ -30,6 +30,7 @@ pub use open::{
     JudgeOpenOptions, JudgePaths, JudgeSet, allocated_point, level_point, mean_level_point,
 };
 pub use plain::{PlainReport, PlainRow, PlainSet};
+pub(crate) use predictions::{Predictions, log_sum_exp};
 pub use tally::{Findings, Mean};
 
 use tally::{ExpertUses, Tally};
@@ -243,14 +244,9 @@ fn sequence_length(
     }
 }
 
-/// Name of the logits in out-of-memory errors.
-const LOGITS: &str = "the logits of a text that is judged";
-
+/// Predictions of the reference at each position of a sequence.
 struct Expected {
-    vocab_size: usize,
-    logits: Vec<f32>,        // [L, vocab]
-    probabilities: Vec<f32>, // [L, vocab]
-    log_sums: Vec<f64>,      // [L]
+    predictions: Predictions, // [L, vocab]
     nll: f64,
 }
 
@@ -260,30 +256,14 @@ impl Expected {
         text: &[u32],
         cancel: &CancelToken,
     ) -> Result<Self, EngineError> {
-        let vocab_size = model.limits().vocab_size;
-        let positions = text.len() - 1;
-        let mut expected = Self {
-            vocab_size,
-            logits: try_with_capacity(LOGITS, positions.saturating_mul(vocab_size))?,
-            probabilities: try_with_capacity(LOGITS, positions.saturating_mul(vocab_size))?,
-            log_sums: Vec::with_capacity(positions),
-            nll: 0.0,
-        };
+        let mut predictions =
+            Predictions::with_capacity(text.len() - 1, model.limits().vocab_size)?;
+        let mut nll = 0.0;
         let levels = level_policy(model, None);
         run(model, levels, text, cancel, |_, logits, target| {
-            let log_sum = log_sum_exp(logits);
-            let probability = |logit: &f32| (f64::from(*logit) - log_sum).exp() as f32;
-            expected.probabilities.extend(logits.iter().map(probability));
-            expected.logits.extend_from_slice(logits);
-            expected.log_sums.push(log_sum);
-            expected.nll += log_sum - f64::from(logits[target]);
+            nll += predictions.push(logits) - f64::from(logits[target]);
         })?;
-        Ok(expected)
-    }
-
-    fn row(&self, position: usize) -> (&[f32], &[f32], f64) {
-        let range = position * self.vocab_size..(position + 1) * self.vocab_size;
-        (&self.logits[range.clone()], &self.probabilities[range], self.log_sums[position])
+        Ok(Self { predictions, nll })
     }
 }
 
@@ -329,12 +309,6 @@ fn run(
         batch.rows.extend(rows.by_ref().take(rows_max));
     }
     Ok(uses)
-}
-
-/// Computes `log(sum(exp(logits)))`.
-pub(crate) fn log_sum_exp(logits: &[f32]) -> f64 {
-    let best = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
-    best + logits.iter().map(|logit| (f64::from(*logit) - best).exp()).sum::<f64>().ln()
 }
 
 /// Returns the index of the highest logit; ties go to the lowest index.

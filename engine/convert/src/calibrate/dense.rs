@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use nestling_formats::store::GroupId;
-use nestling_formats::{FloatKind, Level, MatrixKind};
-use nestling_import::ModelConfig;
+use nestling_formats::MatrixKind;
 
+use super::changed::{ChangedSource, WeightChange};
 use super::mixer::{MixerStep, pass_mixer};
-use super::noise::NoisySource;
 use super::sample::spread;
 use super::{Calibrator, Current, RoutedSample, step_rows};
 use nestling_core::backend::Backend;
@@ -16,10 +14,9 @@ use nestling_core::driver::block_on;
 use nestling_core::error::EngineError;
 use nestling_core::kv_cache::{KvDtype, pages_for};
 use nestling_core::kv_heads::KvDivision;
-use nestling_core::weights::{ActivationMode, FloatMatrix, MatrixWeights};
+use nestling_core::weights::ActivationMode;
 use nestling_cpu::Cpu;
-use nestling_experts::expert::Matrices;
-use nestling_experts::expert::{ExpertSource, StoreSource};
+use nestling_experts::expert::ExpertSource;
 use nestling_runtime::model::Activations;
 use nestling_runtime::model::memory::{LayerMemory, MemoryShape};
 use nestling_runtime::model::mixer::NoopObserver;
@@ -56,42 +53,6 @@ impl MixerSample {
     }
 }
 
-/// A checkpoint with replaced weights in one matrix of a layer.
-struct SubstitutedSource<'a> {
-    source: &'a NoisySource<'a>,
-    kind: MatrixKind,
-    weights: &'a [f32],
-}
-
-impl ExpertSource for SubstitutedSource<'_> {
-    fn config(&self) -> &ModelConfig {
-        self.source.config()
-    }
-
-    fn level_max(&self) -> Option<Level> {
-        None
-    }
-
-    fn matrices(&self, group: &GroupId) -> Result<Matrices, EngineError> {
-        let mut matrices = self.source.matrices(group)?;
-        for (kind, matrix) in &mut matrices.list {
-            if *kind == self.kind {
-                let (rows, cols) = (matrix.rows(), matrix.cols());
-                *matrix = MatrixWeights::Float(FloatMatrix::from_f32(rows, cols, self.weights)?);
-            }
-        }
-        Ok(matrices)
-    }
-
-    fn store_source(self: Arc<Self>) -> Option<Arc<StoreSource>> {
-        None
-    }
-
-    fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {
-        self.source.floats(layer)
-    }
-}
-
 impl Calibrator<'_> {
     /// Returns the current layer's hidden states after its mixer, `[T, hidden_size]`, for the tokens that
     /// mixers are measured on. `other` replaces the checkpoint's weights of one matrix. The result is empty
@@ -110,14 +71,9 @@ impl Calibrator<'_> {
         // Default: there is no sample after the last layer.
         let Some(shape) = config.layers.get(number as usize) else { return Ok(Vec::new()) };
         let mut cpu = Cpu::with(Arc::clone(&self.pool), self.kernels);
-        let substituted =
-            other.map(|(kind, weights)| SubstitutedSource { source: &self.source, kind, weights });
-        let source = match &substituted {
-            Some(source) => source as &dyn ExpertSource,
-            None => &self.source,
-        };
-        let activations = ActivationMode::Float;
-        let mut loader = Loader::new(&mut cpu, source, activations, 1);
+        let change = other.map(|(kind, weights)| WeightChange::Replaced { kind, weights });
+        let source = ChangedSource::new(self.source.checkpoint(), change);
+        let mut loader = Loader::new(&mut cpu, &source, ActivationMode::Float, 1);
         let weights = loader.layer(config, number, &CancelToken::new())?;
         let pages = sample.sequences.iter().map(|tokens| pages_for(tokens.len())).sum();
         let (kv_dtype, states) = (KvDtype::F32, sample.sequences.len());

@@ -22,14 +22,14 @@ use nestling_formats::store::GroupId;
 use nestling_formats::{Level, MatrixKind};
 use nestling_import::Checkpoint;
 
-use super::noise::MatrixClass;
+use super::changed::{MatrixClass, WeightChange};
 use super::{CalibrationTokens, Calibrator, Current, PassOutput};
-use crate::judge::log_sum_exp;
+use crate::judge::{Predictions, log_sum_exp};
 
 /// Number of tokens of a sequence.
 const SEQUENCE_LENGTH: usize = 128;
 
-/// Maximum number of sequences. More do not change allocations by more than 1 % of their divergence (docs/perf/060).
+/// Maximum number of sequences. Four times as many change the divergence of allocations by about 1 % (docs/perf/060).
 const SEQUENCES_MAX: usize = 16;
 
 /// Maximum number of tokens that pass a layer, copies and layers counted.
@@ -178,9 +178,10 @@ impl Calibrator<'_> {
         class: Option<MatrixClass>,
         cancel: &CancelToken,
     ) -> Result<LayerStates, EngineError> {
-        self.source.set_noisy(class);
+        let layer = self.layers;
+        self.source.change = class.map(|class| WeightChange::Noise { layer, class });
         let passed = self.pass_layer(PassOutput::Outputs, cancel, &mut |_| ());
-        self.source.set_noisy(None);
+        self.source.change = None;
         passed?;
         let Current::Layer(layer) = &self.current else {
             return Err(EngineError::mismatch("state of a calibration", "a layer", "none"));
@@ -200,43 +201,36 @@ fn divergences(
     cancel: &CancelToken,
 ) -> Result<Vec<f64>, EngineError> {
     let hidden = exact.source.config().hidden_size;
+    let pool = Arc::clone(&exact.pool);
     let mut head = ModelHead::load(exact)?;
     let states = std::mem::take(&mut exact.hidden);
     let mut sums = vec![0.0; copies];
     for (number, rows) in states.chunks(ROWS * hidden).enumerate() {
-        let expected = head.logits(rows)?;
+        let mut expected = Predictions::with_capacity(ROWS, head.vocab_size)?;
+        for logits in head.logits(rows)?.chunks_exact(head.vocab_size) {
+            expected.push(logits);
+        }
         for (copy, sum) in sums.iter_mut().enumerate() {
             if cancel.is_cancelled() {
                 return Err(EngineError::Cancelled);
             }
             let start = copy * states.len() + number * ROWS * hidden;
             let found = head.logits(&noisy[start..start + rows.len()])?;
-            *sum += divergence(&head.pool, &expected, &found, head.vocab_size);
+            let found = found.chunks_exact(head.vocab_size).map(|logits| (logits, 0.0));
+            let mut found: Vec<_> = found.collect();
+            pool.for_each_mut(&mut found, &|row, (logits, divergence)| {
+                *divergence = expected.divergence(row, logits, log_sum_exp(logits));
+            });
+            *sum += found.iter().map(|(_, divergence)| divergence).sum::<f64>();
         }
     }
     let tokens = (states.len() / hidden.max(1)).max(1) as f64;
     Ok(sums.into_iter().map(|sum| sum / tokens).collect())
 }
 
-/// Returns the sum over rows of the divergence of the predictions `found` from `expected`, both `[rows, vocab_size]`.
-fn divergence(pool: &ThreadPool, expected: &[f32], found: &[f32], vocab_size: usize) -> f64 {
-    let rows = expected.chunks_exact(vocab_size.max(1)).zip(found.chunks_exact(vocab_size.max(1)));
-    let mut rows: Vec<_> = rows.map(|(p, q)| (p, q, 0.0)).collect();
-    pool.for_each_mut(&mut rows, &|_, (p, q, sum)| {
-        let (log_p, log_q) = (log_sum_exp(p), log_sum_exp(q));
-        let terms = p.iter().zip(*q).map(|(p, q)| {
-            let (p, q) = (f64::from(*p) - log_p, f64::from(*q) - log_q);
-            p.exp() * (p - q)
-        });
-        *sum = terms.sum();
-    });
-    rows.iter().map(|(.., sum)| sum).sum()
-}
-
 /// Final norm and head of the unquantized model.
-struct ModelHead {
+pub(super) struct ModelHead {
     cpu: Cpu,
-    pool: Arc<ThreadPool>,
     norm: Vec<f32>, // [hidden_size]
     head: Linear<Cpu>,
     vocab_size: usize,
@@ -246,7 +240,7 @@ struct ModelHead {
 }
 
 impl ModelHead {
-    fn load(calibrator: &Calibrator<'_>) -> Result<Self, EngineError> {
+    pub fn load(calibrator: &Calibrator<'_>) -> Result<Self, EngineError> {
         let source = &calibrator.source;
         let config = source.config();
         let (vocab_size, hidden_size) = (config.vocab_size, config.hidden_size);
@@ -257,7 +251,6 @@ impl ModelHead {
         let head = Linear::new(cpu.upload_matrix(&matrix, ActivationMode::Float)?, None);
         Ok(Self {
             cpu,
-            pool: Arc::clone(&calibrator.pool),
             norm,
             head,
             vocab_size,
@@ -268,7 +261,7 @@ impl ModelHead {
     }
 
     /// Computes the logits, `[rows, vocab_size]`, of hidden states, `[rows, hidden_size]`.
-    fn logits(&mut self, states: &[f32]) -> Result<Vec<f32>, EngineError> {
+    pub fn logits(&mut self, states: &[f32]) -> Result<Vec<f32>, EngineError> {
         let hidden = self.norm.len();
         let rows = states.len() / hidden.max(1);
         let mut x = self.cpu.buffer(rows, hidden)?;

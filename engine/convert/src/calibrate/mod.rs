@@ -5,12 +5,12 @@
 //! one layer, and one expert's weights. The sums take about 2 · n² bytes for `n` inputs; for each expert only
 //! those of `down` are held.
 
+mod changed;
 mod dense;
 mod experts;
 mod influence;
 mod mixer;
 mod moments;
-mod noise;
 mod sample;
 mod tokens;
 
@@ -43,14 +43,13 @@ use nestling_runtime::model::{RopeAngles, rope_kinds};
 pub use experts::ExpertStatistics;
 pub(crate) use influence::Influences;
 pub use moments::MomentSum;
-pub(crate) use noise::MatrixClass;
 pub use sample::RoutedSample;
 pub use tokens::{CALIBRATION_TOKENS_MIN, CalibrationTokens};
 
+use changed::{ChangedSource, MatrixClass};
 use dense::MixerSample;
 use experts::{FeedForwardMoments, PartInputs};
 use mixer::MixerMoments;
-use noise::NoisySource;
 
 /// Maximum number of rows computed together. A longer sequence still forms one step.
 const STEP_ROWS: usize = 1024;
@@ -67,7 +66,7 @@ pub type ByteProgress<'a> = &'a mut dyn FnMut(u64);
 
 /// The unquantized model with the activations of the calibration tokens before one layer.
 pub struct Calibrator<'a> {
-    source: NoisySource<'a>,
+    source: ChangedSource<'a>,
     cpu: Cpu,
     pool: Arc<ThreadPool>,
     kernels: &'static Kernels,
@@ -139,7 +138,7 @@ impl<'a> Calibrator<'a> {
         length: usize,
         pool: Arc<ThreadPool>,
     ) -> Result<Self, EngineError> {
-        let source = NoisySource::new(checkpoint);
+        let source = ChangedSource::new(checkpoint, None);
         let config = source.config();
         let kernels = Kernels::detect();
         let mut cpu = Cpu::with(Arc::clone(&pool), kernels);
@@ -180,15 +179,21 @@ impl<'a> Calibrator<'a> {
         self.influences = influences;
     }
 
-    /// Returns the divergence in nats that an error of 1 in the output of a class of matrices of the current layer causes:
-    /// squares summed over the width, mean over tokens. If norms follow the sum of experts, the error is that before
-    /// them. A class that was not measured has an influence of 0.
-    pub(crate) fn influence(&self, class: MatrixClass) -> f64 {
-        // Default: nothing is measured outside a layer.
-        let Current::Layer(layer) = &self.current else { return 0.0 };
+    /// Returns the divergence in nats that an error of 1 in the output of a group's matrices of one kind causes: squares
+    /// summed over the width, mean over tokens. If norms follow the sum of experts, the error is that before them.
+    ///
+    /// # Errors
+    /// Fails with [`EngineError::Mismatch`] if the matrix is not of the current layer, or was not measured.
+    pub(crate) fn influence(&self, group: &GroupId, kind: MatrixKind) -> Result<f64, EngineError> {
+        let class = MatrixClass::of(group, kind);
+        let missing =
+            || EngineError::mismatch(format!("influence of {kind:?} of {group}"), "one", "none");
+        let layer = match &self.current {
+            Current::Layer(layer) if group.layer() == Some(layer.layer) => layer,
+            _ => return Err(missing()),
+        };
         let gain = if class.is_feed_forward() { layer.feed_forward.gain } else { 1.0 };
-        // Default: stated above.
-        gain * self.influences.of(layer.layer, class).unwrap_or(0.0)
+        Ok(gain * self.influences.of(layer.layer, class).ok_or_else(missing)?)
     }
 
     /// Returns the number of calibration tokens.

@@ -4,13 +4,13 @@ use std::path::Path;
 
 use nestling_experts::expert::CheckpointSource;
 
+use super::influence::ModelHead;
 use super::*;
-use nestling_core::backend::Write;
 use nestling_core::kv_cache::KvDtype;
 use nestling_core::runner::ModelRunner;
 use nestling_runtime::model::{Runner, RunnerOptions};
 
-fn checkpoint(name: &str) -> Checkpoint {
+pub(super) fn checkpoint(name: &str) -> Checkpoint {
     Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime/tests/data").join(name))
         .unwrap()
 }
@@ -136,50 +136,28 @@ fn hidden_states_are_those_of_the_model() {
         let config = checkpoint.config().clone();
         let start = calibrated.sequences[0].len() * config.hidden_size;
         let hidden = &calibrated.hidden[start..start + sequence.len() * config.hidden_size];
-        let found = head_of(&checkpoint, hidden);
-        let source: Arc<dyn ExpertSource> = Arc::new(CheckpointSource::new(self::checkpoint(name)));
-        let options = RunnerOptions { kv_dtype: KvDtype::F32, ..RunnerOptions::default() };
-        let go = CancelToken::new();
-        let mut runner = Runner::load(Cpu::new(1), source, &options, &go, &mut |_, _| {}).unwrap();
-        let pages = (0..pages_for(sequence.len()) as u32).map(PageId).collect();
-        let row = |(position, &token)| Row {
-            token,
-            position,
-            sequence: 0,
-            wants_logits: true,
-            levels: LevelPolicy::Fixed(Level::L8),
-        };
-        let rows = (0u32..).zip(&sequence).map(row).collect();
-        let batch = Batch::new(rows, vec![SequenceRef::of_pages(pages)]);
-        let output = block_on(runner.step(&batch, &go)).unwrap();
-        assert!(output.logits == found, "{name}");
+        let found = ModelHead::load(&calibrated).unwrap().logits(hidden).unwrap();
+        let source = Arc::new(CheckpointSource::new(self::checkpoint(name)));
+        assert!(forward_logits(source, &sequence) == found, "{name}");
     }
 }
 
-fn head_of(checkpoint: &Checkpoint, hidden: &[f32]) -> Vec<f32> {
-    let source = CheckpointSource::new(checkpoint);
-    let config = source.config().clone();
-    let size = (config.vocab_size, config.hidden_size);
-    let mut cpu = Cpu::new(1);
-    let table =
-        source.matrices(&GroupId::Head).unwrap().take(MatrixKind::Head, size.0, size.1).unwrap();
-    let matrix = cpu.upload_matrix(&table, ActivationMode::Float).unwrap();
-    let norm = &source.floats(None).unwrap()[0].1;
-    let (mut x, mut normed, mut logits) = (
-        cpu.buffer(1, size.1).unwrap(),
-        cpu.buffer(1, size.1).unwrap(),
-        cpu.buffer(1, size.0).unwrap(),
-    );
-    let mut encoder = cpu.encoder();
-    encoder.write(hidden, &mut x).unwrap();
-    encoder.rms_norm(&x, norm, config.rms_norm_eps, Write::Set, &mut normed).unwrap();
-    let levels = vec![Level::L8; hidden.len() / size.1];
-    let head = [Linear::new(matrix, None)];
-    encoder.matmul(&head, &levels, &normed, Write::Set, &mut logits).unwrap();
-    if let Some(cap) = config.final_logit_softcapping {
-        encoder.softcap(cap, &mut logits).unwrap();
-    }
-    block_on(encoder.read(&logits)).unwrap()
+/// Computes the logits of a sequence by the forward pass, `[T, vocab_size]`.
+pub(super) fn forward_logits(source: Arc<dyn ExpertSource>, sequence: &[u32]) -> Vec<f32> {
+    let options = RunnerOptions { kv_dtype: KvDtype::F32, ..RunnerOptions::default() };
+    let go = CancelToken::new();
+    let mut runner = Runner::load(Cpu::new(1), source, &options, &go, &mut |_, _| {}).unwrap();
+    let pages = (0..pages_for(sequence.len()) as u32).map(PageId).collect();
+    let row = |(position, &token)| Row {
+        token,
+        position,
+        sequence: 0,
+        wants_logits: true,
+        levels: LevelPolicy::Fixed(Level::L8),
+    };
+    let rows = (0u32..).zip(sequence).map(row).collect();
+    let batch = Batch::new(rows, vec![SequenceRef::of_pages(pages)]);
+    block_on(runner.step(&batch, &go)).unwrap().logits.clone()
 }
 
 /// Recomputes the sampled layer after its mixer from the inputs of the first layer.

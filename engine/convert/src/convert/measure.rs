@@ -1,13 +1,13 @@
 //! Sensitivity of planes: the reduction of the model's divergence per token, in nats.
 
 use nestling_formats::store::{Encoding, Group, GroupId};
-use nestling_formats::{Level, MatrixKind, Plane};
+use nestling_formats::{Level, Plane};
 
 use super::block::{blocks, matrix_id};
 use super::quantize::Coded;
 use super::sensitivity::{CodedMatrix, ExpertErrors, LevelErrors, decode, drops, expert_errors};
 use super::{Conversion, ConvertError};
-use crate::calibrate::{Calibrator, MatrixClass, RoutedSample};
+use crate::calibrate::{Calibrator, RoutedSample};
 use nestling_experts::expert::{CheckpointSource, expert_biases};
 
 impl Conversion<'_> {
@@ -38,14 +38,15 @@ impl Conversion<'_> {
         // Default: float groups have no level errors.
         let Some(errors) = self.feed_forward_errors(group, coded, sample)? else { return Ok(()) };
         let kinds = self.checkpoint.config().activation.matrices();
-        let influence = |kind| calibrator.influence(MatrixClass { kind, is_expert: true });
-        let together = errors.together_drops(kinds, &influence);
+        let influences = kinds.iter().map(|kind| calibrator.influence(&group.id, *kind));
+        let influences = influences.collect::<Result<Vec<_>, _>>()?;
+        let together = errors.together_drops(kinds, &influences);
         for (plane, drop) in Plane::ALL.into_iter().zip(together) {
             if group.extents[plane.index()].is_some() {
                 self.writer.set_error_drop(&group.id, plane, drop)?;
             }
         }
-        self.note_feed_forward(&group.id, &errors, &influence)
+        self.note_feed_forward(&group.id, &errors, &influences)
     }
 
     /// Measures the matrices of the mixer one by one, then the dense feed-forward part.
@@ -57,10 +58,6 @@ impl Conversion<'_> {
     ) -> Result<(), ConvertError> {
         let exact = calibrator.mixer_output(None)?;
         let tokens = exact.len() / self.checkpoint.config().hidden_size.max(1);
-        let influence = |kind| {
-            let class = MatrixClass { kind, is_expert: false };
-            calibrator.influence(class) / tokens.max(1) as f64
-        };
         let feed_forward = self.checkpoint.config().activation.matrices();
         for (matrix, coded) in group.matrices.iter().zip(coded) {
             let Encoding::Nested { codec, .. } = matrix.encoding else { continue };
@@ -84,7 +81,8 @@ impl Conversion<'_> {
                 let output = calibrator.mixer_output(Some((matrix.kind, weights)))?;
                 *error = square_distance(&exact, &output);
             }
-            let drops = drops(&errors, influence(matrix.kind)).map(Some);
+            let influence = calibrator.influence(&group.id, matrix.kind)? / tokens.max(1) as f64;
+            let drops = drops(&errors, influence).map(Some);
             self.writer.set_matrix_error_drops(&group.id, matrix.kind, drops)?;
         }
         // Default: nothing is measured without a sample.
@@ -93,22 +91,22 @@ impl Conversion<'_> {
         let Some(errors) = self.feed_forward_errors(group, coded, &sample)? else { return Ok(()) };
         let square: f64 = sample.weights.iter().map(|weight| f64::from(*weight).powi(2)).sum();
         let square = square / sample.weights.len().max(1) as f64;
-        let influence = |kind| {
-            let class = MatrixClass { kind, is_expert: false };
-            calibrator.influence(class) * square
-        };
-        self.note_feed_forward(&group.id, &errors, &influence)
+        let kinds = feed_forward.iter();
+        let influences = kinds.map(|kind| Ok(square * calibrator.influence(&group.id, *kind)?));
+        let influences = influences.collect::<Result<Vec<_>, ConvertError>>()?;
+        self.note_feed_forward(&group.id, &errors, &influences)
     }
 
     fn note_feed_forward(
         &self,
         group: &GroupId,
         errors: &ExpertErrors,
-        influence: &dyn Fn(MatrixKind) -> f64,
+        influences: &[f64],
     ) -> Result<(), ConvertError> {
-        for &kind in self.checkpoint.config().activation.matrices() {
-            let drops = drops(errors.of(kind), influence(kind)).map(Some);
-            self.writer.set_matrix_error_drops(group, kind, drops)?;
+        let kinds = self.checkpoint.config().activation.matrices();
+        for (kind, influence) in kinds.iter().zip(influences) {
+            let drops = drops(errors.of(*kind), *influence).map(Some);
+            self.writer.set_matrix_error_drops(group, *kind, drops)?;
         }
         Ok(())
     }

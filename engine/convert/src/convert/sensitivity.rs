@@ -40,19 +40,15 @@ impl ExpertErrors {
 
     /// Returns the reduction of the divergence by each plane of all matrices together. An error of all counts with the mean
     /// influence of the matrices, each weighted by what the plane reduces in it alone.
-    pub fn together_drops(
-        &self,
-        kinds: &[MatrixKind],
-        influence: &dyn Fn(MatrixKind) -> f64,
-    ) -> [f32; 5] {
-        let alone = kinds.iter().map(|kind| (drops(self.of(*kind), 1.0), influence(*kind)));
+    pub fn together_drops(&self, kinds: &[MatrixKind], influences: &[f64]) -> [f32; 5] {
+        let alone = kinds.iter().map(|kind| drops(self.of(*kind), 1.0)).zip(influences);
         let alone: Vec<_> = alone.collect();
-        let mean = alone.iter().map(|(_, influence)| influence).sum::<f64>() / kinds.len() as f64;
+        let mean = influences.iter().sum::<f64>() / influences.len() as f64;
         let mut together = drops(&self.together, 1.0);
         for (plane, drop) in together.iter_mut().enumerate() {
             let sum: f64 = alone.iter().map(|(drops, _)| f64::from(drops[plane])).sum();
             let weighted =
-                alone.iter().map(|(drops, influence)| f64::from(drops[plane]) * influence);
+                alone.iter().map(|(drops, influence)| f64::from(drops[plane]) * *influence);
             let influence = if sum > 0.0 { weighted.sum::<f64>() / sum } else { mean };
             *drop = (f64::from(*drop) * influence) as f32;
         }

@@ -101,16 +101,11 @@ impl Tally {
         let first = self.divergences.len();
         let (mut nll, mut kept) = (0.0, 0usize);
         let uses = run(model, levels, text, cancel, |position, logits, target| {
-            let (reference, probabilities, reference_log_sum) = expected.row(position);
+            let reference = &expected.predictions;
             let log_sum = log_sum_exp(logits);
-            // Computes sum of p * (log p - log q), with both log-sums factored out.
-            let mut divergence = log_sum - reference_log_sum;
-            for ((p, r), q) in probabilities.iter().zip(reference).zip(logits) {
-                divergence += f64::from(*p) * (f64::from(*r) - f64::from(*q));
-            }
-            self.divergences.push(divergence);
+            self.divergences.push(reference.divergence(position, logits, log_sum));
             nll += log_sum - f64::from(logits[target]);
-            kept += usize::from(argmax(logits) == argmax(reference));
+            kept += usize::from(argmax(logits) == argmax(reference.logits(position)));
         })?;
         self.uses.push(uses);
         let of_sequence = &self.divergences[first..];

@@ -235,3 +235,15 @@ fn what_cannot_be_judged_is_an_error() {
     stopped.cancel();
     assert!(matches!(judged(7, &text(9), &stopped), EngineError::Cancelled));
 }
+
+#[test]
+fn divergence_is_that_of_the_definition() {
+    // p = (1/4, 3/4) and q = (1/2, 1/2), then the same twice.
+    let mut expected = Predictions::with_capacity(2, 2).unwrap();
+    expected.push(&[0.0, 3f32.ln()]);
+    expected.push(&[5.0, 1.0]);
+    let found = |row, logits: &[f32]| expected.divergence(row, logits, log_sum_exp(logits));
+    let exact = 0.25 * (0.25f64 / 0.5).ln() + 0.75 * (0.75f64 / 0.5).ln();
+    assert!((found(0, &[7.0, 7.0]) - exact).abs() < 1e-6);
+    assert!(found(1, &[5.0, 1.0]).abs() < 1e-6);
+}

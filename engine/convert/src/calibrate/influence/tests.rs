@@ -1,22 +1,8 @@
 //! Divergences of noisy copies against the forward pass.
 
-use std::path::Path;
-
-use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef};
-use nestling_core::kv_cache::{KvDtype, PageId, pages_for};
-use nestling_core::runner::ModelRunner;
-use nestling_experts::expert::{Matrices, StoreSource};
-use nestling_formats::FloatKind;
-use nestling_import::ModelConfig;
-use nestling_runtime::model::{Runner, RunnerOptions};
-
-use super::super::noise::NoisySource;
+use super::super::changed::ChangedSource;
+use super::super::tests::{checkpoint, forward_logits};
 use super::*;
-
-fn checkpoint(name: &str) -> Checkpoint {
-    Checkpoint::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("../runtime/tests/data").join(name))
-        .unwrap()
-}
 
 fn text(checkpoint: &Checkpoint) -> CalibrationTokens {
     let vocab_size = checkpoint.config().vocab_size as u32;
@@ -24,54 +10,11 @@ fn text(checkpoint: &Checkpoint) -> CalibrationTokens {
     CalibrationTokens::with_length(tokens.collect(), 200).unwrap()
 }
 
-/// A checkpoint with noise in one class of one layer.
-struct NoisyModel {
-    checkpoint: Checkpoint,
-    noisy: Option<(u32, MatrixClass)>,
-}
-
-impl ExpertSource for NoisyModel {
-    fn config(&self) -> &ModelConfig {
-        self.checkpoint.config()
-    }
-
-    fn level_max(&self) -> Option<Level> {
-        None
-    }
-
-    fn matrices(&self, group: &GroupId) -> Result<Matrices, EngineError> {
-        let mut source = NoisySource::new(&self.checkpoint);
-        let of_layer = self.noisy.filter(|(layer, _)| group.layer() == Some(*layer));
-        source.set_noisy(of_layer.map(|(_, class)| class));
-        source.matrices(group)
-    }
-
-    fn store_source(self: Arc<Self>) -> Option<Arc<StoreSource>> {
-        None
-    }
-
-    fn floats(&self, layer: Option<u32>) -> Result<Vec<(FloatKind, Vec<f32>)>, EngineError> {
-        NoisySource::new(&self.checkpoint).floats(layer)
-    }
-}
-
-/// Computes the logits of a sequence by the forward pass, `[T, vocab_size]`.
 fn logits(name: &str, noisy: Option<(u32, MatrixClass)>, sequence: &[u32]) -> Vec<f32> {
-    let source = Arc::new(NoisyModel { checkpoint: checkpoint(name), noisy });
-    let options = RunnerOptions { kv_dtype: KvDtype::F32, ..RunnerOptions::default() };
-    let go = CancelToken::new();
-    let mut runner = Runner::load(Cpu::new(1), source, &options, &go, &mut |_, _| {}).unwrap();
-    let pages = (0..pages_for(sequence.len()) as u32).map(PageId).collect();
-    let row = |(position, &token)| Row {
-        token,
-        position,
-        sequence: 0,
-        wants_logits: true,
-        levels: LevelPolicy::Fixed(Level::L8),
-    };
-    let rows = (0u32..).zip(sequence).map(row).collect();
-    let batch = Batch::new(rows, vec![SequenceRef::of_pages(pages)]);
-    block_on(runner.step(&batch, &go)).unwrap().logits.clone()
+    // A runner's source lives as long as the process.
+    let checkpoint = Box::leak(Box::new(checkpoint(name)));
+    let change = noisy.map(|(layer, class)| WeightChange::Noise { layer, class });
+    forward_logits(Arc::new(ChangedSource::new(checkpoint, change)), sequence)
 }
 
 /// Returns the mean divergence of two models' logits, with sums in `f64`.
@@ -124,16 +67,6 @@ fn influences_do_not_depend_on_threads() {
         Influences::measure(&known, &tokens, &pool, &go, &mut |_| ()).unwrap()
     };
     assert_eq!(measure(1), measure(3));
-}
-
-#[test]
-fn divergence_is_that_of_the_definition() {
-    let pool = ThreadPool::new(2);
-    // p = (1/4, 3/4) and q = (1/2, 1/2), then the same twice.
-    let expected = [0.0, 3f32.ln(), 5.0, 1.0];
-    let found = [7.0, 7.0, 5.0, 1.0];
-    let exact = 0.25 * (0.25f64 / 0.5).ln() + 0.75 * (0.75f64 / 0.5).ln();
-    assert!((divergence(&pool, &expected, &found, 2) - exact).abs() < 1e-6);
 }
 
 #[test]

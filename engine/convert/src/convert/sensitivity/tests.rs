@@ -115,13 +115,8 @@ fn planes_of_all_matrices_count_with_the_influence_of_what_they_improve() {
         up: [8.0, 6.0, 5.0, 4.5, 4.5, 4.5],
         down: [8.0, 6.0, 3.0, 3.0, 3.0, 3.0],
     };
-    let influence = |kind| match kind {
-        MatrixKind::Gate => 1.0,
-        MatrixKind::Up => 2.0,
-        _ => 6.0,
-    };
     let kinds = [MatrixKind::Gate, MatrixKind::Up, MatrixKind::Down];
     // Means of the influences with weights 4 : 2 : 2, 0 : 1 : 3 and 1 : 1 : 0, then the plain mean.
     let expected = [4.0 * 2.5, 2.0 * 5.0, 1.5, 0.0, 3.0];
-    assert_eq!(errors.together_drops(&kinds, &influence), expected);
+    assert_eq!(errors.together_drops(&kinds, &[1.0, 2.0, 6.0]), expected);
 }

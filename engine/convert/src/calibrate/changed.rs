@@ -1,4 +1,4 @@
-//! A checkpoint that can give noise to its matrices of one class.
+//! A checkpoint with changed weights: noise in matrices of one class, or other weights in one matrix.
 
 use std::sync::Arc;
 
@@ -31,21 +31,25 @@ impl MatrixClass {
     }
 }
 
-/// Source of a checkpoint's weights, with noise in the matrices of one class.
-pub(super) struct NoisySource<'a> {
-    source: CheckpointSource<&'a Checkpoint>,
-    noisy: Option<MatrixClass>,
+/// Change of some matrices of a checkpoint.
+#[derive(Clone, Copy)]
+pub(super) enum WeightChange<'a> {
+    /// Noise in the matrices of a class of one layer.
+    Noise { layer: u32, class: MatrixClass },
+    /// Other weights, `[rows, cols]`, in the matrices of a kind that are not of experts.
+    Replaced { kind: MatrixKind, weights: &'a [f32] },
 }
 
-impl<'a> NoisySource<'a> {
-    /// Creates a source without noise.
-    pub fn new(checkpoint: &'a Checkpoint) -> Self {
-        Self { source: CheckpointSource::new(checkpoint), noisy: None }
-    }
+/// A checkpoint with changed weights.
+pub(super) struct ChangedSource<'a> {
+    source: CheckpointSource<&'a Checkpoint>,
+    /// Change, if any.
+    pub change: Option<WeightChange<'a>>,
+}
 
-    /// Sets the class that gets noise.
-    pub fn set_noisy(&mut self, class: Option<MatrixClass>) {
-        self.noisy = class;
+impl<'a> ChangedSource<'a> {
+    pub fn new(checkpoint: &'a Checkpoint, change: Option<WeightChange<'a>>) -> Self {
+        Self { source: CheckpointSource::new(checkpoint), change }
     }
 
     pub fn checkpoint(&self) -> &Checkpoint {
@@ -53,7 +57,7 @@ impl<'a> NoisySource<'a> {
     }
 }
 
-impl ExpertSource for NoisySource<'_> {
+impl ExpertSource for ChangedSource<'_> {
     fn config(&self) -> &ModelConfig {
         self.source.config()
     }
@@ -65,10 +69,20 @@ impl ExpertSource for NoisySource<'_> {
     fn matrices(&self, group: &GroupId) -> Result<Matrices, EngineError> {
         let mut matrices = self.source.matrices(group)?;
         for (kind, matrix) in &mut matrices.list {
-            if self.noisy == Some(MatrixClass::of(group, *kind))
-                && let MatrixWeights::Float(weights) = matrix
-            {
-                *matrix = MatrixWeights::Float(with_noise(weights, seed(group, *kind))?);
+            let MatrixWeights::Float(weights) = matrix else { continue };
+            let of_group = MatrixClass::of(group, *kind);
+            match self.change {
+                Some(WeightChange::Noise { layer, class })
+                    if class == of_group && group.layer() == Some(layer) =>
+                {
+                    *weights = with_noise(weights, seed(group, *kind))?;
+                }
+                Some(WeightChange::Replaced { kind: replaced, weights: other })
+                    if replaced == *kind && !of_group.is_expert =>
+                {
+                    *weights = FloatMatrix::from_f32(weights.rows(), weights.cols(), other)?;
+                }
+                _ => (),
             }
         }
         Ok(matrices)
