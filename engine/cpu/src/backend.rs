@@ -3,7 +3,7 @@
 use nestling_formats::Level;
 use nestling_formats::memory::try_to_vec;
 
-use super::delta_net::CONV_TAPS_MAX;
+use super::conv_rows::CONV_TAPS_MAX;
 use super::device::Cpu;
 use super::encoder::CpuEncoder;
 use super::matrix::{CpuBuffer, CpuMatrix};

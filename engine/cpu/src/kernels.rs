@@ -15,6 +15,8 @@ use super::columns::{self, ColumnsMut};
 use super::delta_net::{self, FactorInputs, StateHead};
 use super::math::{self, OUTER_TILE, RouterScores};
 use super::nested::{self, NestedWeights, TileValues};
+#[cfg(target_arch = "x86_64")]
+use super::planes::avx2::panel;
 use super::rows::{QuantizedGroup, RowList};
 use super::scaled::{self, ScaledWeights};
 #[cfg(target_arch = "x86_64")]
@@ -289,7 +291,7 @@ kernels_for!(
     "AVX2",
     nested::avx2::plain::tile,
     scaled::avx2::plain::tile,
-    usize::MAX,
+    panel::PACKS_FROM,
     Avx2,
     [2, 3],
     "avx2,fma,f16c"
@@ -300,7 +302,7 @@ kernels_for!(
     "AVX-VNNI",
     nested::avx2::vnni::tile,
     scaled::avx2::vnni::tile,
-    usize::MAX,
+    panel::PACKS_FROM,
     Avx2,
     [2, 3],
     "avx2,fma,f16c"

@@ -3,7 +3,8 @@
 //! [`math`] defines each operation once, with the same bits on every machine and instruction set. [`vector`] has
 //! sixteen floats of an instruction set, for kernels that need their registers, and [`product`] the small matrix
 //! product of attention. [`fused`] multiplies and adds with
-//! one rounding everywhere. [`rope`] computes rotary angles.
+//! one rounding everywhere. [`rope`] computes rotary angles. [`delta_net`] passes tokens through heads with a state of
+//! fixed size.
 //!
 //! ```
 //! use nestling_math::math::{dot, silu};
@@ -12,6 +13,7 @@
 //! assert_eq!(silu(0.0), 0.0);
 //! ```
 
+pub mod delta_net;
 pub mod fused;
 pub mod math;
 pub mod product;

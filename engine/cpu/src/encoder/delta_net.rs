@@ -5,7 +5,8 @@ use nestling_import::Activation;
 
 use super::head_shape::HeadShape;
 use super::scratch::RecurrentScratch;
-use crate::delta_net::{CONV_TAPS_MAX, ConvRows, FactorInputs};
+use crate::conv_rows::{CONV_TAPS_MAX, ConvRows};
+use crate::delta_net::FactorInputs;
 use crate::device::Cpu;
 use crate::matrix::CpuBuffer;
 use crate::states::CpuStates;

@@ -4,7 +4,7 @@
 use super::delta_net::{check_taps, prepare_states};
 use super::scratch::RecurrentScratch;
 use crate::aligned::try_resize;
-use crate::delta_net::{CONV_TAPS_MAX, ConvRows};
+use crate::conv_rows::{CONV_TAPS_MAX, ConvRows};
 use crate::device::Cpu;
 use crate::matrix::CpuBuffer;
 use crate::states::CpuStates;

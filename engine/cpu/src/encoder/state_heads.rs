@@ -3,7 +3,8 @@
 
 use super::head_shape::HeadShape;
 use super::scratch::{HeadRun, RecurrentScratch};
-use crate::delta_net::{ConvRows, StateHead};
+use crate::conv_rows::ConvRows;
+use crate::delta_net::StateHead;
 use crate::states::CpuStates;
 use crate::team::Team;
 use nestling_core::error::EngineError;

@@ -9,6 +9,8 @@ use nestling_formats::nested::TILE_ROWS;
 use super::{CodePlanes, MiddlePlanes};
 use crate::rows::{QuantizedGroup, RowList};
 
+pub mod panel;
+
 /// Bytes of one group, by chunk of four columns and half of the tile.
 pub type HalfTiles = [[__m256i; 2]; 8];
 
@@ -195,6 +197,11 @@ pub fn pair_dots<const MODE: usize, const SUBS: usize, const T: usize>(
                         pairs[t][half] = _mm256_add_epi16(pairs[t][half], some);
                     }
                 }
+                if MODE == 0 {
+                    in_registers(&mut sums[t]);
+                } else {
+                    in_registers(&mut pairs[t]);
+                }
             }
         }
         for t in 0..T {
@@ -207,6 +214,22 @@ pub fn pair_dots<const MODE: usize, const SUBS: usize, const T: usize>(
         }
     }
     sums
+}
+
+/// Keeps sums in registers one chunk after another. Otherwise the compiler adds chunks as a tree, whose products
+/// need more registers than there are.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn in_registers(sums: &mut [__m256i; 2]) {
+    // SAFETY: there are no instructions.
+    unsafe {
+        asm!(
+            "/* {} {} */",
+            inout(ymm_reg) sums[0],
+            inout(ymm_reg) sums[1],
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
 }
 
 /// Looks up the table entries for the leading digits of codes: two bits at level 2, otherwise four.

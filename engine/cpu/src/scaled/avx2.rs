@@ -10,11 +10,12 @@ use std::arch::x86_64::*;
 
 use nestling_formats::Level;
 
+use super::super::planes::avx2::panel::{self, AddRows, GROUPS, Panel, PanelForm};
 use super::super::planes::avx2::{
     HalfTiles, TileWork, broadcast, chunks_in_16_bits, halves, load, lookup_nibbles, middle,
     nibbles, pair_dots, two_bits,
 };
-use super::super::rows::QuantizedGroup;
+use super::super::rows::{PACKED_ROWS, PackedGroup, QuantizedGroup};
 use super::{GROUP, RUN, RowList, ScalePanel, ScaledWeights, TileValues, Unsigned};
 
 mod row;
@@ -24,9 +25,9 @@ mod scales;
 const BLOCK: usize = 16;
 
 /// Defines the products of one tile. Parameters are a list of features, whether few rows are computed by
-/// [`few_rows`], the selection of a `MODE`, the modes, and the sums of a sub-block.
+/// [`few_rows`], the selection of a `MODE`, that of the function for packed rows, the modes, and the sums of a sub-block.
 macro_rules! products_for {
-    ($module:ident, $features:literal, $rows:literal, $mode:expr, [$($some:literal)*], $dots:ident) => {
+    ($module:ident, $features:literal, $rows:literal, $mode:expr, $many:expr, [$($some:literal)*], $dots:ident) => {
         pub mod $module {
             use super::*;
 
@@ -46,8 +47,12 @@ macro_rules! products_for {
                     return;
                 }
                 let mode: usize = $mode(weights.table.unsigned.largest);
+                let many = $many(panel_form(weights), mode);
                 // SAFETY: guaranteed by the caller.
                 unsafe {
+                    if let Some(many) = many.filter(|_| !rows.packed().is_empty()) {
+                        return panel_products(weights, tile, rows.packed(), out, many);
+                    }
                     match (mode, weights.form.sub_blocks()) {
                         $(($some, 1) => products::<$some, 1>(weights, tile, rows, out),
                         ($some, _) => products::<$some, 2>(weights, tile, rows, out),)*
@@ -155,8 +160,8 @@ macro_rules! products_for {
     };
 }
 
-products_for!(plain, "avx2,fma,f16c", true, chunks_in_16_bits, [8 4 2 0], plain_dots);
-products_for!(vnni, "avx2,fma,f16c,avxvnni", false, |_| 8, [8], vnni_dots);
+products_for!(plain, "avx2,fma,f16c", true, chunks_in_16_bits, panel::plain, [8 4 2 0], plain_dots);
+products_for!(vnni, "avx2,fma,f16c,avxvnni", false, |_| 8, panel::vnni, [8], vnni_dots);
 
 /// Computes one tile for one row, or for up to four with frequent codes. Returns false for others.
 ///
@@ -177,6 +182,56 @@ unsafe fn few_rows(
             3 => work.compute::<3>(row::few(weights)),
             4 => work.compute::<4>(row::few(weights)),
             _ => false,
+        }
+    }
+}
+
+/// Returns the meaning of a panel's bytes.
+fn panel_form(weights: &ScaledWeights) -> PanelForm {
+    let Unsigned { stride, zero, .. } = weights.table.unsigned;
+    let (subs, has_minima) = (weights.form.sub_blocks(), weights.has_minima());
+    PanelForm { stride, zero, subs, has_minima }
+}
+
+/// Computes one tile for packed rows. The panel has a stack frame of its own, so that calls with few rows do not touch
+/// its pages.
+///
+/// # Safety
+/// The machine must have the features of `add_rows` and F16C, and [`super::fits`] must hold.
+#[inline(never)]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn panel_products(
+    weights: &ScaledWeights,
+    tile: usize,
+    x: &[PackedGroup],
+    out: &mut [TileValues],
+    add_rows: AddRows,
+) {
+    let (mut panel, mut run, form) = (Panel::zero(), ScalePanel::ZERO, panel_form(weights));
+    // Bytes are unsigned in every mode but 0, for which there is no panel.
+    let product = Product::new::<8>(weights);
+    out.fill([0.0; 16]);
+    for first in (0..weights.groups).step_by(GROUPS) {
+        let count = GROUPS.min(weights.groups - first);
+        for group in 0..count {
+            // SAFETY: the group is below the groups of the weights.
+            unsafe {
+                let cell = tile * weights.groups + first + group;
+                decode(&product, cell, &mut panel.values[group]);
+            }
+        }
+        for start in (0..count).step_by(RUN) {
+            scales::fill(weights, tile, first + start, &mut run);
+            let slots = start * form.subs..GROUPS.min(start + RUN) * form.subs;
+            panel.scales[slots.clone()].copy_from_slice(&run.scales[..slots.len()]);
+            if form.has_minima {
+                panel.minima[slots.clone()].copy_from_slice(&run.minima[..slots.len()]);
+            }
+        }
+        for (block, out) in out.chunks_mut(PACKED_ROWS).enumerate() {
+            let x = &x[block * weights.groups + first..][..count];
+            // SAFETY: the panel has as many groups as are used of `x`.
+            unsafe { add_rows(&panel, form, x, out) };
         }
     }
 }

@@ -18,15 +18,9 @@
 //! that the bits do not depend on how a prompt is split into steps or how columns are blocked.
 #![expect(unsafe_code, reason = "vector loads and stores at offsets that `pass_rows` has checked")]
 
-use nestling_core::batch::Run;
-
-use super::math::{self, LANES};
-use super::states::CpuStates;
-use super::vector::Vector;
 use crate::fused::Fused;
-
-/// Maximum number of positions that a convolution sees.
-pub(super) const CONV_TAPS_MAX: usize = 16;
+use crate::math::{self, LANES};
+use crate::vector::Vector;
 
 /// Number of vectors of state columns whose sums are held in registers together.
 const VECTORS: usize = 4;
@@ -98,7 +92,7 @@ impl<'a> StateHead<'a> {
 /// # Panics
 /// Panics if a slice is too short.
 #[inline(always)]
-pub(super) fn pass_rows<V: Vector>(
+pub fn pass_rows<V: Vector>(
     head: StateHead,
     from: Option<&[f32]>,
     state: &mut [f32], // [key_head_dim, value_head_dim]
@@ -324,10 +318,10 @@ fn scalar(
 }
 
 /// Type of [`state_factors`] as compiled for an instruction set.
-pub(super) type Factors = unsafe fn(FactorInputs, &mut [[f32; 2]]);
+pub type Factors = unsafe fn(FactorInputs, &mut [[f32; 2]]);
 
 /// Type of [`convolve`] as compiled for an instruction set.
-pub(super) type Convolve = unsafe fn(&[&[f32]], &[f32], Option<&[f32]>, &mut [f32]);
+pub type Convolve = unsafe fn(&[&[f32]], &[f32], Option<&[f32]>, &mut [f32]);
 
 /// Adds a causal convolution over the rows to each column of `out`, then multiplies it by its gate or, without
 /// gates, applies SiLU: with `v = out[c] + Σ fma(weight[tap][c], taps[tap][c], ·)` for ascending taps, oldest
@@ -360,7 +354,7 @@ pub struct FactorInputs<'a> {
 
 /// Computes decay, and beta or the time step, of each head of one row.
 #[inline(always)]
-pub(super) fn state_factors(inputs: FactorInputs, out: &mut [[f32; 2]]) {
+pub fn state_factors(inputs: FactorInputs, out: &mut [[f32; 2]]) {
     let FactorInputs { rate, time_bias, times, betas } = inputs;
     for (head, out) in out.iter_mut().enumerate() {
         *out = match betas {
@@ -373,64 +367,13 @@ pub(super) fn state_factors(inputs: FactorInputs, out: &mut [[f32; 2]]) {
 /// Returns decay and beta of one row and head: the factor of the state, and the fraction of a value that is
 /// written. `rate` is `-exp(A_log)`.
 #[inline(always)]
-pub(super) fn factors(rate: f32, time_bias: f32, alpha: f32, beta: f32) -> [f32; 2] {
+pub fn factors(rate: f32, time_bias: f32, alpha: f32, beta: f32) -> [f32; 2] {
     [math::exp(rate * math::softplus(alpha + time_bias)), 1.0 / (1.0 + math::exp(-beta))]
 }
 
 /// Returns decay and time step of one row and head of Mamba-2.
 #[inline(always)]
-pub(super) fn step_factors(rate: f32, time_bias: f32, time: f32) -> [f32; 2] {
+pub fn step_factors(rate: f32, time_bias: f32, time: f32) -> [f32; 2] {
     let step = math::softplus(time + time_bias);
     [math::exp(rate * step), step]
-}
-
-/// Inputs of a causal convolution over the rows of sequences.
-#[derive(Clone, Copy)]
-pub(super) struct ConvRows<'a> {
-    pub channels: usize,
-    /// Number of rows before a row that its convolution reads.
-    pub window: usize,
-    /// Inputs of the step's rows.
-    pub rows: &'a [f32], // [T, stride]
-    pub stride: usize,
-    pub zeros: &'a [f32], // [channels]
-}
-
-impl<'a> ConvRows<'a> {
-    /// Returns the window at the start of the state before a run, if there is one.
-    pub fn before<'s>(self, run: &Run, states: &'s CpuStates) -> Option<&'s [f32]> {
-        states.get(run.from?).ok()?.get(..self.window * self.channels)
-    }
-
-    /// Returns row `at` of the sequence whose first row in this step is `first`, or zeros before the
-    /// sequence's start. `before` holds the rows before the first, oldest row first.
-    fn row(self, before: Option<&'a [f32]>, first: usize, at: isize) -> &'a [f32] {
-        let offset = at - first as isize;
-        let row = match offset {
-            0.. => self.rows.get(at as usize * self.stride..),
-            _ => before.and_then(|before| {
-                before.get((self.window as isize + offset) as usize * self.channels..)
-            }),
-        };
-        // Default: convolutions see zeros before the first token.
-        row.and_then(|row| row.get(..self.channels)).unwrap_or(self.zeros)
-    }
-
-    /// Returns the rows that the convolution of a row reads, oldest first; `taps` has `window + 1` places.
-    pub fn taps(self, run: &Run, states: &'a CpuStates, row: usize, taps: &mut [&'a [f32]]) {
-        let before = self.before(run, states);
-        let oldest = row as isize - self.window as isize;
-        for (at, tap) in (oldest..).zip(taps) {
-            *tap = self.row(before, run.first, at);
-        }
-    }
-
-    /// Writes the window after a run, `[window, channels]`.
-    pub fn window_after(self, run: &Run, states: &CpuStates, out: &mut [f32]) {
-        let before = self.before(run, states);
-        let oldest = run.rows.end as isize - self.window as isize;
-        for (at, out) in (oldest..).zip(out.chunks_exact_mut(self.channels.max(1))) {
-            out.copy_from_slice(ConvRows::row(self, before, run.first, at));
-        }
-    }
 }
