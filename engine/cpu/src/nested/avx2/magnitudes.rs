@@ -86,7 +86,10 @@ pub unsafe fn dots<const PLANES: u8>(
                 let low = _mm256_add_epi16(of_low[0], of_low[1]);
                 let low = _mm256_madd_epi16(low, _mm256_set1_epi16(1));
                 *out = _mm256_add_epi32(*out, low);
-                digits = in_turn([even, odd, last].map(|x| _mm256_srli_epi16::<4>(x)), *out);
+                for digits in &mut digits {
+                    *digits = _mm256_srli_epi16::<4>(*digits);
+                }
+                digits = in_turn(digits, *out);
             }
         }
     }
