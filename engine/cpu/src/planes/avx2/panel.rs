@@ -85,6 +85,54 @@ pub fn vnni(form: PanelForm, _: usize) -> Option<AddRows> {
     Some(of_form!(form, of_avx_vnni, VNNI))
 }
 
+/// Computes the exact sums of a sub-block by halves of the tile; `MODE` chunks are added in 16 bits. A macro, since
+/// a function would return its sums through memory where the compiler does not inline it.
+macro_rules! plain_dots {
+    ($slot:ident, $lane:ident, $sub:ident) => {{
+        let (count, mut sums) = (8 / SUBS, [[_mm256_setzero_si256(); 2]; T]);
+        let (first, run) = ($sub * count, MODE.min(count));
+        let stride = _mm256_set1_epi16($slot.form.stride as i16);
+        for start in (first..first + count).step_by(run) {
+            let mut pairs = [[_mm256_setzero_si256(); 2]; T];
+            for chunk in (start..start + run).step_by(2) {
+                // The compiler does not unroll loops with `in_registers`.
+                add_chunk($slot, chunk, $lane, &mut pairs);
+                add_chunk($slot, chunk + 1, $lane, &mut pairs);
+            }
+            for t in 0..T {
+                for half in 0..2 {
+                    let fours = _mm256_madd_epi16(pairs[t][half], stride);
+                    sums[t][half] = _mm256_add_epi32(sums[t][half], fours);
+                }
+            }
+        }
+        sums
+    }};
+}
+
+/// Computes the same sums with VNNI, for any bytes.
+macro_rules! vnni_dots {
+    ($slot:ident, $lane:ident, $sub:ident) => {{
+        const { assert!(MODE == VNNI) };
+        let (count, mut sums) = (8 / SUBS, [[_mm256_setzero_si256(); 2]; T]);
+        let values = &$slot.panel.values[$slot.group];
+        for chunk in $sub * count..($sub + 1) * count {
+            for t in 0..T {
+                let x = _mm256_set1_epi32(*$slot.x.values[chunk].get_unchecked($lane + t));
+                for half in 0..2 {
+                    sums[t][half] = _mm256_dpbusd_avx_epi32(sums[t][half], values[chunk][half], x);
+                }
+            }
+        }
+        if $slot.form.stride != 1 {
+            for sum in sums.as_flattened_mut() {
+                *sum = _mm256_mullo_epi32(*sum, _mm256_set1_epi32($slot.form.stride));
+            }
+        }
+        sums
+    }};
+}
+
 /// Defines the products of panels. Parameters are a list of features and the sums of a sub-block.
 macro_rules! products_for {
     ($module:ident, $features:literal, $dots:ident) => {
@@ -144,7 +192,7 @@ macro_rules! products_for {
                 for sub in 0..SUBS {
                     // SAFETY: the lanes are inside the block, and a row of the panel is 16 floats.
                     unsafe {
-                        let dots = $dots::<MODE, SUBS, T>(slot, lane, sub);
+                        let dots = $dots!(slot, lane, sub);
                         let scales = halves(&panel.scales[group * SUBS + sub]);
                         for t in 0..T {
                             let scale_of_x = _mm256_broadcast_ss(x.scales.get_unchecked(lane + t));
@@ -277,34 +325,6 @@ unsafe fn add_minima(slot: &Slot, subs: usize, sub: usize, lane: usize, acc: &mu
     }
 }
 
-/// Computes the exact sums of a sub-block by halves of the tile. `MODE` chunks are added in 16 bits.
-#[inline]
-#[target_feature(enable = "avx2")]
-unsafe fn plain_dots<const MODE: usize, const SUBS: usize, const T: usize>(
-    slot: &Slot,
-    lane: usize,
-    sub: usize,
-) -> [[__m256i; 2]; T] {
-    let (count, mut sums) = (8 / SUBS, [[_mm256_setzero_si256(); 2]; T]);
-    let (first, run) = (sub * count, MODE.min(count));
-    let stride = _mm256_set1_epi16(slot.form.stride as i16);
-    for start in (first..first + count).step_by(run) {
-        let mut pairs = [[_mm256_setzero_si256(); 2]; T];
-        for chunk in (start..start + run).step_by(2) {
-            // The compiler does not unroll loops with `in_registers`.
-            // SAFETY: there are eight chunks, an even number in each run.
-            unsafe {
-                add_chunk(slot, chunk, lane, &mut pairs);
-                add_chunk(slot, chunk + 1, lane, &mut pairs);
-            }
-        }
-        for (sum, pairs) in sums.as_flattened_mut().iter_mut().zip(pairs.as_flattened()) {
-            *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(*pairs, stride));
-        }
-    }
-    sums
-}
-
 /// Adds the products of a chunk of four columns with the rows from lane `lane` on.
 #[inline]
 #[target_feature(enable = "avx2")]
@@ -330,33 +350,4 @@ unsafe fn add_chunk<const T: usize>(
         }
         in_registers(&mut pairs[t]);
     }
-}
-
-/// Computes the same sums with VNNI, for any bytes.
-#[inline]
-#[target_feature(enable = "avx2,avxvnni")]
-#[expect(clippy::needless_range_loop, reason = "indices name chunks, halves and rows")]
-unsafe fn vnni_dots<const MODE: usize, const SUBS: usize, const T: usize>(
-    slot: &Slot,
-    lane: usize,
-    sub: usize,
-) -> [[__m256i; 2]; T] {
-    const { assert!(MODE == VNNI) };
-    let (count, mut sums) = (8 / SUBS, [[_mm256_setzero_si256(); 2]; T]);
-    let values = &slot.panel.values[slot.group];
-    for chunk in sub * count..(sub + 1) * count {
-        for t in 0..T {
-            // SAFETY: the caller's lanes are inside the block.
-            let x = unsafe { _mm256_set1_epi32(*slot.x.values[chunk].get_unchecked(lane + t)) };
-            for half in 0..2 {
-                sums[t][half] = _mm256_dpbusd_avx_epi32(sums[t][half], values[chunk][half], x);
-            }
-        }
-    }
-    if slot.form.stride != 1 {
-        for sum in sums.as_flattened_mut() {
-            *sum = _mm256_mullo_epi32(*sum, _mm256_set1_epi32(slot.form.stride));
-        }
-    }
-    sums
 }
