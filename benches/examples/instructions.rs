@@ -15,7 +15,7 @@ use std::hint::black_box;
 use nestling_benches::{FileType, RandomMatrix, RandomScaled};
 use nestling_cpu::kernels::Kernels;
 use nestling_cpu::nested::{CodecTables, NestedWeights};
-use nestling_cpu::rows::{QuantizedRows, RowList};
+use nestling_cpu::rows::{PackedRows, QuantizedRows, RowList};
 use nestling_cpu::scaled::{ScaledTables, ScaledWeights};
 use nestling_formats::Level;
 
@@ -36,7 +36,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         kernels.quantize(&values, x.row_mut(row));
     }
     let order: Vec<u32> = (0..).take(count).collect();
-    let (rows, mut out) = (RowList::new(&x, &order), vec![[0.0; 16]; count]);
+    let (mut rows, mut out) = (RowList::new(&x, &order), vec![[0.0; 16]; count]);
+    let packed = packed(&x, &order);
+    if count >= kernels.packs_from() {
+        rows = rows.with_packed(&packed, 0);
+    }
     if let Some(file_type) = FileType::ALL.iter().find(|file_type| file_type.name == kind) {
         let matrix = RandomScaled::new(SHAPE[0], SHAPE[1], *file_type)?;
         let (view, tables) = (matrix.view()?, ScaledTables::new(&matrix.codec)?);
@@ -51,6 +55,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     black_box(&out);
     Ok(())
+}
+
+/// Packs rows, as a product with many of them does once for all tiles.
+fn packed(x: &QuantizedRows, order: &[u32]) -> PackedRows {
+    let mut packed = PackedRows::default();
+    packed.clear(x.groups());
+    packed.push(order);
+    let (cells, blocks) = packed.cells_mut();
+    for (block, cells) in cells.chunks_mut(x.groups()).enumerate() {
+        blocks.fill(block, x, cells);
+    }
+    packed
 }
 
 /// Computes all tiles. Never inlined, so that callgrind can be told to collect within it.
