@@ -15,7 +15,7 @@ use crate::prompt::{expect_model, prompt_text};
 use crate::repl::command::{self, SlashCommand, Verbosity};
 use crate::repl::input::{InputEvent, Lines};
 use crate::reply::{Reply, write_reply};
-use crate::rising::{RisenLevel, RisingStore};
+use crate::rising::RisingStore;
 use crate::settings::Settings;
 use crate::single_turn::complete;
 use crate::stats::{self, ReplyTimes};
@@ -195,35 +195,33 @@ impl Chat<'_> {
     }
 
     fn has_risen(&self) -> bool {
-        self.rising.as_ref().is_some_and(|rising| rising.risen_above(self.level).is_some())
+        self.rising.as_ref().is_some_and(|rising| rising.level_above(self.level).is_some())
     }
 
     /// Opens the store again at the highest level that has arrived. The conversation continues.
     fn risen(self) -> Result<Self> {
         let Self { opened, session, level, rising, interrupt, args, .. } = self;
-        let was = LocatedModel { level, ..LocatedModel::at(opened.path.clone()) };
-        let risen = rising.as_ref().and_then(|rising| rising.risen_above(level));
+        let risen = rising.as_ref().and_then(|rising| rising.level_above(level));
+        // Default: a store that does not rise keeps its path.
+        let path = rising.as_ref().map_or_else(|| opened.path.clone(), RisingStore::settle);
         // Both would not fit into memory.
         drop((session, opened));
-        let open = |located| {
+        let open = |level| {
+            let located = LocatedModel { level, ..LocatedModel::at(path.clone()) };
             opened::open_at(located, &args.model, &args.resources, None, &self.console, interrupt)
         };
-        let Some(RisenLevel { level: higher, path }) = risen else {
-            let opened = open(was)?;
-            let session = opened.model.session();
-            return Ok(Self { opened, session, level, rising, interrupt, args, ..self });
-        };
-        let higher = Some(higher);
-        let (opened, level) = match open(LocatedModel { level: higher, ..LocatedModel::at(path) }) {
-            Ok(opened) => (opened, higher),
-            Err(failure) => {
-                self.console.failure(&failure);
-                (open(was)?, level)
+        let (opened, level) = match risen.map(|risen| (risen, open(Some(risen)))) {
+            Some((risen, Ok(opened))) => {
+                let told = format_args!("level {risen} has arrived and answers from now on");
+                self.console.note(told);
+                (opened, Some(risen))
             }
+            Some((_, Err(failure))) => {
+                self.console.failure(&failure);
+                (open(level)?, level)
+            }
+            None => (open(level)?, level),
         };
-        if let Some(level) = level {
-            self.console.note(format_args!("level {level} has arrived and answers from now on"));
-        }
         let session = opened.model.session();
         Ok(Self { opened, session, level, rising, interrupt, args, ..self })
     }

@@ -26,15 +26,9 @@ struct RiseState {
 struct RiseProgress {
     /// Highest level that is complete.
     level: Option<Level>,
-    /// Path of the store once all of it is here.
+    /// Path of the complete store, once [`RisingStore::settle`] has renamed it.
     store: Option<PathBuf>,
     failure: Option<String>,
-}
-
-/// A level that has arrived, and where its store is now.
-pub struct RisenLevel {
-    pub level: Level,
-    pub path: PathBuf,
 }
 
 impl RiseState {
@@ -63,12 +57,24 @@ impl RisingStore {
     }
 
     /// Returns the highest level that is complete, if it is above `level`.
-    pub fn risen_above(&self, level: Option<Level>) -> Option<RisenLevel> {
-        let progress = self.shared.lock();
-        let risen = progress.level.filter(|risen| level.is_none_or(|level| *risen > level))?;
+    pub fn level_above(&self, level: Option<Level>) -> Option<Level> {
+        self.shared.lock().level.filter(|risen| level.is_none_or(|level| *risen > level))
+    }
+
+    /// Returns the path of the store, which gets its final name once all of it is here.
+    ///
+    /// The renaming is done here and not by the thread that fetches, which would rename a store that is about
+    /// to be opened.
+    pub fn settle(&self) -> PathBuf {
+        let mut progress = self.shared.lock();
+        if progress.store.is_none() {
+            match self.copy.finish() {
+                Ok(store) => progress.store = store,
+                Err(error) => progress.failure = Some(error.to_string()),
+            }
+        }
         // Default: the copy, until it is complete.
-        let path = progress.store.clone().unwrap_or_else(|| self.copy.path().to_owned());
-        Some(RisenLevel { level: risen, path })
+        progress.store.clone().unwrap_or_else(|| self.copy.path().to_owned())
     }
 
     /// Returns a short progress text, or the failure, which is returned only once.
@@ -94,7 +100,6 @@ fn fetch(copy: &WebStore, shared: &RiseState) -> Result<(), Failure> {
         }
         shared.lock().level = level;
     }
-    shared.lock().store = copy.finish()?;
     Ok(())
 }
 
@@ -103,5 +108,6 @@ impl Drop for RisingStore {
         self.shared.is_stopped.store(true, Ordering::Relaxed);
         // The thread may wait for the network; it is not waited for.
         drop(self.copy.keep());
+        self.settle();
     }
 }

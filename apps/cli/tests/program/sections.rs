@@ -322,4 +322,7 @@ fn a_chat_with_a_store_of_a_repository_rises() {
         shown.contains("level 8 has arrived and answers from now on")
     });
     assert!(has_risen);
+    terminal.type_in("/bye\r");
+    terminal.expect_end(0);
+    assert_eq!(files_beside(&downloaded(home.path())), ["tiny.nest", "tiny.nest.origin.json"]);
 }
