@@ -25,7 +25,6 @@
 //! | threads | [`threads::ThreadPool`], [`ThreadPlacement`], [`thread_count::best_thread_count`] |
 //! | memory bandwidth of the machine | [`bandwidth`] |
 
-mod aligned;
 pub mod attention;
 mod backend;
 mod columns;
@@ -46,7 +45,7 @@ mod shapes;
 mod states;
 mod team;
 
-use nestling_math::{fused, product, vector};
+use nestling_math::{aligned, fused, product, vector};
 
 pub use device::Cpu;
 pub use encoder::CpuEncoder;

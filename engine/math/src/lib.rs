@@ -4,7 +4,7 @@
 //! sixteen floats of an instruction set, for kernels that need their registers, and [`product`] the small matrix
 //! product of attention. [`fused`] multiplies and adds with
 //! one rounding everywhere. [`rope`] computes rotary angles. [`delta_net`] passes tokens through heads with a state of
-//! fixed size.
+//! fixed size. [`aligned`] has vectors of whole cache lines.
 //!
 //! ```
 //! use nestling_math::math::{dot, silu};
@@ -13,6 +13,7 @@
 //! assert_eq!(silu(0.0), 0.0);
 //! ```
 
+pub mod aligned;
 pub mod delta_net;
 pub mod fused;
 pub mod math;

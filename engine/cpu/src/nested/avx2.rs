@@ -15,7 +15,7 @@ use nestling_formats::Level;
 
 use super::super::planes::avx2::{
     HalfTiles, TileWork, broadcast, chunks_in_16_bits, halves, load, lookup_nibbles, middle,
-    nibbles, pair_dots,
+    nibbles, pair_dots, prefetch_codes,
 };
 use super::super::rows::QuantizedGroup;
 use super::{NestedWeights, RowList, TileValues};
@@ -96,6 +96,7 @@ macro_rules! products_for {
                     out.fill([0.0; 16]);
                     for group in 0..weights.groups {
                         let cell = tile * weights.groups + group;
+                        prefetch_codes(&weights.planes, cell, weights.level.bits().saturating_sub(4));
                         // SAFETY: `group` is below the groups of the weights and of the rows.
                         unsafe {
                             if MODE == WIDE {

@@ -61,6 +61,45 @@ pub unsafe fn load(plane: &[u8], index: usize, half: usize) -> __m256i {
     unsafe { _mm256_loadu_si256(plane.as_ptr().add(index * 64 + half * 32).cast()) }
 }
 
+/// Number of groups between the one that few rows compute and the one that they prefetch. The hardware prefetcher
+/// begins anew with each tile (docs/perf/064).
+pub const AHEAD: usize = 24;
+
+/// Prefetches the codes of a later group. `last` is the number of bits in P6 and P8.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn prefetch_codes(planes: &CodePlanes, cell: usize, last: u8) {
+    let (cell, pair) = (cell + AHEAD, |plane: &[u8], cell: usize| {
+        prefetch_line(plane, cell * 128);
+        prefetch_line(plane, cell * 128 + 64);
+    });
+    pair(planes.p2, cell);
+    match planes.middle {
+        MiddlePlanes::None => {}
+        MiddlePlanes::P3(p3) => prefetch_line(p3, cell * 64),
+        MiddlePlanes::Split(p3, p4) => {
+            prefetch_line(p3, cell * 64);
+            prefetch_line(p4, cell * 64);
+        }
+        MiddlePlanes::Merged(merged) => pair(merged, cell),
+    }
+    match last {
+        0 => {}
+        1 => prefetch_line(planes.p6, cell * 64),
+        _ => pair(planes.p6, cell),
+    }
+    if last == 4 {
+        pair(planes.p8, cell);
+    }
+}
+
+/// Prefetches a line into the second-level cache. Beyond the end of `bytes` it has no effect.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn prefetch_line(bytes: &[u8], offset: usize) {
+    _mm_prefetch::<_MM_HINT_T1>(bytes.as_ptr().wrapping_add(offset).cast());
+}
+
 /// Spreads four bits of each byte, 0 to 3 or 4 to 7, to its even bits.
 #[inline]
 #[target_feature(enable = "avx2")]

@@ -13,7 +13,7 @@ use nestling_formats::Level;
 use super::super::planes::avx2::panel::{self, AddRows, GROUPS, Panel, PanelForm};
 use super::super::planes::avx2::{
     HalfTiles, TileWork, broadcast, chunks_in_16_bits, halves, load, lookup_nibbles, middle,
-    nibbles, pair_dots, two_bits,
+    nibbles, pair_dots, prefetch_codes, two_bits,
 };
 use super::super::rows::{PACKED_ROWS, PackedGroup, QuantizedGroup};
 use super::{GROUP, RUN, RowList, ScalePanel, ScaledWeights, TileValues, Unsigned};
@@ -81,9 +81,11 @@ macro_rules! products_for {
                         if group.is_multiple_of(RUN) {
                             scales::fill(weights, tile, group, &mut panel);
                         }
+                        let cell = tile * weights.groups + group;
+                        prefetch_codes(&weights.planes, cell, weights.last_bits());
                         // SAFETY: `group` is below the groups of the weights and of the rows.
                         unsafe {
-                            decode(&product, tile * weights.groups + group, &mut values);
+                            decode(&product, cell, &mut values);
                             let decoded = DecodedGroup { panel: &panel, values: &values, group };
                             let (twos, last) = out.as_chunks_mut();
                             for (out, x) in twos.iter_mut().zip(starts.as_chunks().0) {

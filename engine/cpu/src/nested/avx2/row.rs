@@ -15,7 +15,9 @@ use super::magnitudes::{self, Magnitudes};
 use super::strided;
 use super::wide::{self, Formula};
 use super::{OCTAVE, Table};
-use crate::planes::avx2::{after, broadcast, halves, multiply_add};
+use crate::planes::avx2::{
+    AHEAD, after, broadcast, halves, multiply_add, prefetch_codes, prefetch_line,
+};
 use crate::planes::{CodePlanes, MiddlePlanes};
 use crate::rows::QuantizedGroup;
 
@@ -74,7 +76,7 @@ pub fn tile(weights: &NestedWeights, tile: usize) -> RowsTile<1> {
 /// The machine must have the features, `PLANES` must be those of the weights, `LAST` the number of bits in
 /// their P6 and P8, [`STRIDED`] or [`MAGNITUDES`], and [`super::super::fits`] must hold for a list of the
 /// rows.
-#[target_feature(enable = "avx2,fma")]
+#[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn product<const PLANES: u8, const LAST: u8, const T: usize>(
     weights: &NestedWeights,
     tile: usize,
@@ -99,6 +101,8 @@ unsafe fn product<const PLANES: u8, const LAST: u8, const T: usize>(
         if group.is_multiple_of(RUN) {
             steps.decode(index, &mut scales);
         }
+        let last = if LAST == MAGNITUDES { 2 } else { LAST & !STRIDED };
+        prefetch_codes(&weights.planes, index, last);
         let cell = Cell { p2, p3, p4, p6, p8, index };
         // SAFETY: there are as many groups of the weights as of `x`, and 16 scales.
         unsafe {
@@ -188,28 +192,43 @@ fn first_groups<const N: usize>(items: &[[u8; N]], first: usize) -> [[u8; N]; RU
     out
 }
 
+/// Returns the row scales of a tile times the unit of values, as [`NestedWeights::row_units`] does.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+fn units(weights: &NestedWeights, tile: usize) -> [__m256; 2] {
+    let scales = &weights.row_scales.as_chunks::<{ 2 * TILE_ROWS }>().0[tile];
+    let unit = _mm256_set1_ps(weights.unit());
+    // SAFETY: a tile has 16 scales of two bytes.
+    unsafe {
+        let low = _mm_loadu_si128(scales.as_ptr().cast());
+        let high = _mm_loadu_si128(scales[16..].as_ptr().cast());
+        [_mm256_mul_ps(_mm256_cvtph_ps(low), unit), _mm256_mul_ps(_mm256_cvtph_ps(high), unit)]
+    }
+}
+
 impl<'a> Steps<'a> {
     #[inline]
-    #[target_feature(enable = "avx2")]
+    #[target_feature(enable = "avx2,f16c")]
     fn new(weights: &NestedWeights<'a>, tile: usize) -> Self {
-        let (spacing, units) = (weights.decode.steps, weights.row_units(tile));
+        let spacing = weights.decode.steps;
         let shift = _mm_cvtsi32_si128(OCTAVE - 3 + spacing.eight_steps() as i32);
         let steps = _mm256_sll_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), shift);
-        // SAFETY: the table has 32 floats, and there are 16 units.
-        let (factors, units) =
-            unsafe { (_mm256_loadu_si256(spacing.factors().as_ptr().cast()), halves(&units)) };
+        // SAFETY: the table has 32 floats.
+        let factors = unsafe { _mm256_loadu_si256(spacing.factors().as_ptr().cast()) };
         let fractions = _mm256_add_epi32(factors, steps);
         let last = _mm256_sll_epi32(_mm256_set1_epi32(31), shift);
         let before_zero = _mm256_permutevar8x32_epi32(fractions, _mm256_set1_epi32(7));
         let before_zero = _mm256_sub_epi32(before_zero, last);
         let (low, high) = (weights.steps.as_chunks().0, weights.step_high.as_chunks().0);
-        Self { low, high, units, fractions, shift, before_zero }
+        Self { low, high, units: units(weights, tile), fractions, shift, before_zero }
     }
 
     /// Decodes the weight scales of the groups from `first` on. Groups beyond the matrix are unspecified.
     #[inline]
     #[target_feature(enable = "avx2")]
     fn decode(&self, first: usize, out: &mut [TileValues; RUN]) {
+        prefetch_line(self.low.as_flattened(), (first + AHEAD) * 8);
+        prefetch_line(self.high.as_flattened(), (first + AHEAD) * 2);
         let (low, high) = (first_groups(self.low, first), first_groups(self.high, first));
         // SAFETY: all arrays are as long as the loads and stores.
         unsafe {

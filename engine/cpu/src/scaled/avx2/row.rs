@@ -10,7 +10,8 @@ use super::super::{QuantizedGroup, RUN, ScalePanel, ScaledWeights, TileValues};
 use super::{Product, one_bits, scales, sums_of_x};
 use crate::planes::MiddlePlanes;
 use crate::planes::avx2::{
-    after, broadcast, chunks_in_16_bits, halves, load, multiply_add, nibbles, spread, two_bits,
+    after, broadcast, chunks_in_16_bits, halves, load, multiply_add, nibbles, prefetch_codes,
+    spread, two_bits,
 };
 
 /// Kinds of codes. Codes of two to four bits are looked up in a table, unless each nibble is its byte. P3 and
@@ -40,6 +41,16 @@ fn codes(weights: &ScaledWeights) -> Option<u8> {
         (MiddlePlanes::Merged(_), _) if is_plain => PLAIN_NIBBLE,
         (MiddlePlanes::Merged(_), _) => NIBBLE,
     })
+}
+
+/// Returns the number of bits of codes below their leading four.
+const fn last_bits(codes: u8) -> u8 {
+    match codes {
+        FIVE => 1,
+        SIX => 2,
+        EIGHT => 4,
+        _ => 0,
+    }
 }
 
 /// Returns the function for several rows, for codes of frequent files that need no table. It requires the features of
@@ -98,10 +109,12 @@ unsafe fn product<const CODES: u8, const MODE: usize, const SUBS: usize, const T
     };
     let mut panel = ScalePanel::ZERO;
     let mut sums = [[_mm256_setzero_ps(); 2]; T];
+    let (planes, last) = (weights.planes, last_bits(CODES));
     for group in 0..weights.groups {
         if group.is_multiple_of(RUN) {
             scales::fill(weights, tile, group, &mut panel);
         }
+        prefetch_codes(&planes, tile * weights.groups + group, last);
         let cell = Cell { product: &product, middle, index: tile * weights.groups + group };
         let slot = group % RUN * SUBS;
         // SAFETY: there are as many groups of the weights as of each row, and one row uses both halves together.

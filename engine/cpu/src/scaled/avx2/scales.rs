@@ -5,6 +5,8 @@ use std::arch::x86_64::*;
 
 use nestling_formats::nested::{Minima, ScaleType, SubScale, TILE_ROWS};
 
+use crate::planes::avx2::{AHEAD, prefetch_line};
+
 use super::super::{
     E4M3_FACTOR, E4M3_SHIFT, E8M0_LEAST, RUN, ScalePanel, ScaledWeights, TileValues, widen,
 };
@@ -25,6 +27,7 @@ pub fn fill(weights: &ScaledWeights, tile: usize, first: usize, panel: &mut Scal
         slots_of_span: subs << shift,
         subs: (tile * weights.groups + first) * subs,
     };
+    run.prefetch(shift);
     run.fill_scales(&mut panel.scales[..slots]);
     if weights.has_minima() {
         run.fill_minima(&mut panel.minima[..slots]);
@@ -55,6 +58,25 @@ macro_rules! for_each_span {
 }
 
 impl Run<'_> {
+    /// Prefetches what a later run reads; a span has `1 << shift` groups. Parts that the form lacks are empty.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn prefetch(&self, shift: u32) {
+        let weights = self.weights;
+        let of_group = weights.form.sub_blocks() * TILE_ROWS;
+        let at = self.subs * TILE_ROWS + AHEAD * of_group;
+        for offset in (at..at + RUN * of_group).step_by(64) {
+            prefetch_line(weights.sub_scales, offset);
+            prefetch_line(weights.sub_minima, offset);
+        }
+        let of_span = TILE_ROWS * weights.form.scale.bytes();
+        let at = (self.span + (AHEAD >> shift)) * of_span;
+        for offset in (at..=at + ((RUN - 1) >> shift) * of_span).step_by(64) {
+            prefetch_line(weights.scales, offset);
+            prefetch_line(weights.minima, offset);
+        }
+    }
+
     #[inline(never)]
     #[target_feature(enable = "avx2,fma,f16c")]
     fn fill_scales(&self, out: &mut [TileValues]) {

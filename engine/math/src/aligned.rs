@@ -4,21 +4,17 @@ use std::ops::{Deref, DerefMut};
 
 use bytemuck::{Pod, Zeroable};
 
-use super::math::LANES;
+use crate::math::LANES;
 use nestling_formats::memory::{OutOfMemory, try_reserve};
 
 /// Name of activations and other memory of a step in out-of-memory errors.
-pub(super) const STEP: &str = "a step of the model";
+pub const STEP: &str = "a step of the model";
 
 /// Truncates or extends a vector.
 ///
 /// # Errors
 /// Fails with [`OutOfMemory`].
-pub(super) fn try_resize<T: Clone>(
-    items: &mut Vec<T>,
-    count: usize,
-    item: T,
-) -> Result<(), OutOfMemory> {
+pub fn try_resize<T: Clone>(items: &mut Vec<T>, count: usize, item: T) -> Result<(), OutOfMemory> {
     try_reserve(items, STEP, count.saturating_sub(items.len()))?;
     items.resize(count, item);
     Ok(())
@@ -31,7 +27,7 @@ struct Line([f32; LANES]);
 /// A vector of floats aligned to cache lines. No group of sixteen floats, counted from the start, crosses a
 /// cache line: such loads and stores would cost twice as much.
 #[derive(Clone, Debug, Default)]
-pub(super) struct AlignedFloats {
+pub struct AlignedFloats {
     lines: Vec<Line>,
     len: usize,
 }
@@ -61,6 +57,7 @@ impl AlignedFloats {
         try_reserve(&mut self.lines, STEP, more)
     }
 
+    /// Appends floats.
     pub fn extend_from_slice(&mut self, values: &[f32]) {
         let start = self.len;
         self.resize(start + values.len());
