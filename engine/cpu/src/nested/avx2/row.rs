@@ -94,6 +94,15 @@ unsafe fn product<const PLANES: u8, const LAST: u8, const T: usize>(
     };
     let (steps, formula) = (Steps::new(weights, tile), Formula::new(weights));
     let CodePlanes { p2, p6, p8, .. } = weights.planes;
+    // Constants of the function, so that the loop has no branches for planes.
+    let last = if LAST == MAGNITUDES { 2 } else { LAST & !STRIDED };
+    let middle = match PLANES {
+        TWO => MiddlePlanes::None,
+        P3 => MiddlePlanes::P3(p3),
+        SPLIT => MiddlePlanes::Split(p3, p4),
+        _ => MiddlePlanes::Merged(p3),
+    };
+    let planes = CodePlanes { middle, ..weights.planes };
     let mut sums = [[_mm256_setzero_ps(); 2]; T];
     let mut scales = [[0.0; TILE_ROWS]; RUN];
     for group in 0..weights.groups {
@@ -101,8 +110,7 @@ unsafe fn product<const PLANES: u8, const LAST: u8, const T: usize>(
         if group.is_multiple_of(RUN) {
             steps.decode(index, &mut scales);
         }
-        let last = if LAST == MAGNITUDES { 2 } else { LAST & !STRIDED };
-        prefetch_codes(&weights.planes, index, last);
+        prefetch_codes(&planes, index, last);
         let cell = Cell { p2, p3, p4, p6, p8, index };
         // SAFETY: there are as many groups of the weights as of `x`, and 16 scales.
         unsafe {

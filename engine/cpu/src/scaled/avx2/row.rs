@@ -8,11 +8,11 @@ use std::arch::x86_64::*;
 
 use super::super::{QuantizedGroup, RUN, ScalePanel, ScaledWeights, TileValues};
 use super::{Product, one_bits, scales, sums_of_x};
-use crate::planes::MiddlePlanes;
 use crate::planes::avx2::{
     after, broadcast, chunks_in_16_bits, halves, load, multiply_add, nibbles, prefetch_codes,
     spread, two_bits,
 };
+use crate::planes::{CodePlanes, MiddlePlanes};
 
 /// Kinds of codes. Codes of two to four bits are looked up in a table, unless each nibble is its byte. P3 and
 /// P4 are merged in codes of four bits and more.
@@ -109,7 +109,16 @@ unsafe fn product<const CODES: u8, const MODE: usize, const SUBS: usize, const T
     };
     let mut panel = ScalePanel::ZERO;
     let mut sums = [[_mm256_setzero_ps(); 2]; T];
-    let (planes, last) = (weights.planes, last_bits(CODES));
+    // Constants of the kind of codes, so that the loop has no branches for planes.
+    let (last, known) = (
+        last_bits(CODES),
+        match CODES {
+            TWO => MiddlePlanes::None,
+            THREE => MiddlePlanes::P3(middle),
+            _ => MiddlePlanes::Merged(middle),
+        },
+    );
+    let planes = CodePlanes { middle: known, ..weights.planes };
     for group in 0..weights.groups {
         if group.is_multiple_of(RUN) {
             scales::fill(weights, tile, group, &mut panel);
