@@ -61,19 +61,15 @@ pub unsafe fn load(plane: &[u8], index: usize, half: usize) -> __m256i {
     unsafe { _mm256_loadu_si256(plane.as_ptr().add(index * 64 + half * 32).cast()) }
 }
 
-/// Number of groups between the one that few rows compute and the one that they prefetch. The hardware prefetcher
-/// begins anew with each tile (docs/perf/064).
+/// Prefetch distance in groups, for matrices that come from memory (docs/perf/064).
 pub const AHEAD: usize = 24;
 
 /// Prefetches the codes of a later group. `last` is the number of bits in P6 and P8.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub fn prefetch_codes(planes: &CodePlanes, cell: usize, last: u8) {
-    let (cell, pair) = (cell + AHEAD, |plane: &[u8], cell: usize| {
-        prefetch_line(plane, cell * 128);
-        prefetch_line(plane, cell * 128 + 64);
-    });
-    pair(planes.p2, cell);
+    let cell = cell + AHEAD;
+    prefetch_pair(planes.p2, cell);
     match planes.middle {
         MiddlePlanes::None => {}
         MiddlePlanes::P3(p3) => prefetch_line(p3, cell * 64),
@@ -81,16 +77,24 @@ pub fn prefetch_codes(planes: &CodePlanes, cell: usize, last: u8) {
             prefetch_line(p3, cell * 64);
             prefetch_line(p4, cell * 64);
         }
-        MiddlePlanes::Merged(merged) => pair(merged, cell),
+        MiddlePlanes::Merged(merged) => prefetch_pair(merged, cell),
     }
     match last {
         0 => {}
         1 => prefetch_line(planes.p6, cell * 64),
-        _ => pair(planes.p6, cell),
+        _ => prefetch_pair(planes.p6, cell),
     }
     if last == 4 {
-        pair(planes.p8, cell);
+        prefetch_pair(planes.p8, cell);
     }
+}
+
+/// Prefetches the two lines of a group.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn prefetch_pair(plane: &[u8], cell: usize) {
+    prefetch_line(plane, cell * 128);
+    prefetch_line(plane, cell * 128 + 64);
 }
 
 /// Prefetches a line into the second-level cache. Beyond the end of `bytes` it has no effect.

@@ -110,20 +110,17 @@ unsafe fn product<const CODES: u8, const MODE: usize, const SUBS: usize, const T
     let mut panel = ScalePanel::ZERO;
     let mut sums = [[_mm256_setzero_ps(); 2]; T];
     // Constants of the kind of codes, so that the loop has no branches for planes.
-    let (last, known) = (
-        last_bits(CODES),
-        match CODES {
-            TWO => MiddlePlanes::None,
-            THREE => MiddlePlanes::P3(middle),
-            _ => MiddlePlanes::Merged(middle),
-        },
-    );
+    let known = match CODES {
+        TWO => MiddlePlanes::None,
+        THREE => MiddlePlanes::P3(middle),
+        _ => MiddlePlanes::Merged(middle),
+    };
     let planes = CodePlanes { middle: known, ..weights.planes };
     for group in 0..weights.groups {
         if group.is_multiple_of(RUN) {
             scales::fill(weights, tile, group, &mut panel);
         }
-        prefetch_codes(&planes, tile * weights.groups + group, last);
+        prefetch_codes(&planes, tile * weights.groups + group, last_bits(CODES));
         let cell = Cell { product: &product, middle, index: tile * weights.groups + group };
         let slot = group % RUN * SUBS;
         // SAFETY: there are as many groups of the weights as of each row, and one row uses both halves together.
