@@ -3,7 +3,6 @@
 #![expect(unsafe_code, reason = "calls code for instruction sets that were detected")]
 
 mod choice;
-mod floats;
 #[cfg(test)]
 mod tests;
 
@@ -23,8 +22,8 @@ use super::scaled::{self, ScaledWeights};
 use super::vector::x86::{Avx2, Avx512};
 use super::vector::{self, Portable};
 pub use choice::InstructionSet;
-use floats::float_tile;
-pub use floats::{FloatInputs, FloatWeights};
+use nestling_math::float_tile::float_tile;
+pub use nestling_math::float_tile::{FloatInputs, FloatWeights};
 
 type NestedTile = unsafe fn(&NestedWeights, usize, RowList, &mut [TileValues]);
 
@@ -297,16 +296,12 @@ kernels_for!(
     "avx2,fma,f16c"
 );
 #[cfg(target_arch = "x86_64")]
-kernels_for!(
-    avx_vnni,
-    "AVX-VNNI",
-    nested::avx2::vnni::tile,
-    scaled::avx2::vnni::tile,
-    panel::PACKS_FROM,
-    Avx2,
-    [2, 3],
-    "avx2,fma,f16c"
-);
+static AVX_VNNI: Kernels = Kernels {
+    name: "AVX-VNNI",
+    nested_tile: nested::avx2::vnni::tile,
+    scaled_tile: scaled::avx2::vnni::tile,
+    ..avx2::KERNELS
+};
 #[cfg(target_arch = "x86_64")]
 kernels_for!(
     avx512,
@@ -330,16 +325,12 @@ kernels_for!(
     "neon"
 );
 #[cfg(target_arch = "aarch64")]
-kernels_for!(
-    dotprod,
-    "NEON with dot products",
-    nested::neon::dotprod::tile,
-    scaled::neon::dotprod::tile,
-    usize::MAX,
-    Portable,
-    [4, 1],
-    "neon"
-);
+static NEON_DOT: Kernels = Kernels {
+    name: "NEON with dot products",
+    nested_tile: nested::neon::dotprod::tile,
+    scaled_tile: scaled::neon::dotprod::tile,
+    ..neon::KERNELS
+};
 
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 kernels_for!(

@@ -7,7 +7,7 @@
 
 use crate::fused::Fused;
 use crate::math::LANES;
-use crate::vector::{Right, Vector};
+use crate::vector::{Right, Vector, VectorWork};
 
 /// Dimensions of a [`product`].
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +68,7 @@ pub fn product<V: Vector, B: Right, const FETCH: bool>(
     a: Strided<'_, f32>,
     b: Strided<'_, B>,
     ahead: &[B],
-    mut out: StridedMut<'_, f32>,
+    out: StridedMut<'_, f32>,
     sums: Sums,
 ) {
     let Size { rows, depth, cols } = size;
@@ -79,23 +79,42 @@ pub fn product<V: Vector, B: Right, const FETCH: bool>(
     assert!(depth == 0 || b.holds(depth, cols), "b");
     assert!(Strided { elements: &*out.elements, stride: out.stride }.holds(rows, cols), "out");
     assert!(!matches!(sums, Sums::Merge(factors) if factors.len() < rows), "factors");
-    let mut row = 0;
-    while row < rows {
-        let ahead =
-            if row == 0 && !ahead.is_empty() { ahead.as_ptr() } else { b.elements.as_ptr() };
-        let operands = Operands::<B, FETCH> { size, a, b, ahead, sums };
-        // SAFETY: rows, depth and columns are inside the slices, as was checked, and no more rows are left.
-        row += unsafe {
-            match (rows - row, V::IS_WIDE) {
-                (8.., true) => operands.rows::<V, 8, 2, 1>(row, &mut out),
-                (4.., true) => operands.rows::<V, 4, 4, 1>(row, &mut out),
-                (2.., true) => operands.rows::<V, 2, 4, 1>(row, &mut out),
-                (_, true) => operands.rows::<V, 1, 8, 4>(row, &mut out),
-                (4.., false) => operands.rows::<V, 4, 1, 1>(row, &mut out),
-                (2.., false) => operands.rows::<V, 2, 2, 1>(row, &mut out),
-                (_, false) => operands.rows::<V, 1, 4, 1>(row, &mut out),
+    let operands = Operands::<B, FETCH> { size, a, b, ahead: b.elements.as_ptr(), sums };
+    // SAFETY: the caller has detected the instruction set.
+    unsafe { V::apart(Product { operands, ahead, out }) }
+}
+
+/// A product whose sizes were checked.
+struct Product<'a, B, const FETCH: bool> {
+    operands: Operands<'a, B, FETCH>,
+    /// Memory to fetch during the first rows.
+    ahead: &'a [B],
+    out: StridedMut<'a, f32>,
+}
+
+impl<B: Right, const FETCH: bool> VectorWork for Product<'_, B, FETCH> {
+    #[inline(always)]
+    fn run<V: Vector>(mut self) {
+        let rows = self.operands.size.rows;
+        let mut row = 0;
+        while row < rows {
+            let mut operands = self.operands;
+            if row == 0 && !self.ahead.is_empty() {
+                operands.ahead = self.ahead.as_ptr();
             }
-        };
+            // SAFETY: rows, depth and columns are inside the slices, as `product` has checked, and no more rows are left.
+            row += unsafe {
+                match (rows - row, V::IS_WIDE) {
+                    (8.., true) => operands.rows::<V, 8, 2, 1>(row, &mut self.out),
+                    (4.., true) => operands.rows::<V, 4, 4, 1>(row, &mut self.out),
+                    (2.., true) => operands.rows::<V, 2, 4, 1>(row, &mut self.out),
+                    (_, true) => operands.rows::<V, 1, 8, 4>(row, &mut self.out),
+                    (4.., false) => operands.rows::<V, 4, 1, 1>(row, &mut self.out),
+                    (2.., false) => operands.rows::<V, 2, 2, 1>(row, &mut self.out),
+                    (_, false) => operands.rows::<V, 1, 4, 1>(row, &mut self.out),
+                }
+            };
+        }
     }
 }
 

@@ -16,6 +16,16 @@ pub trait Vector: Copy {
     /// Presence of 32 registers of a vector each, so that a product has blocks of sixteen sums.
     const IS_WIDE: bool = false;
 
+    /// Does the work in a function of its own that is compiled for the instruction set. The compiler takes much longer
+    /// for one function that contains everything (docs/perf/066).
+    ///
+    /// # Safety
+    /// Same requirements as [`Self::splat`].
+    #[inline(never)]
+    unsafe fn apart<W: VectorWork>(work: W) {
+        work.run::<Self>();
+    }
+
     /// Loads sixteen floats.
     ///
     /// # Safety
@@ -109,6 +119,12 @@ pub trait Vector: Copy {
     /// # Safety
     /// Same requirements as [`Self::store`].
     unsafe fn store_half(self, to: *mut f16);
+}
+
+/// Work that [`Vector::apart`] does.
+pub trait VectorWork {
+    /// Does the work. Implementations are inlined: their caller alone is compiled for the instruction set.
+    fn run<V: Vector>(self);
 }
 
 /// Element type of weights, and of the right operand of a [`product`](crate::product::product).

@@ -90,7 +90,7 @@ impl Kernels {
     #[cfg(target_arch = "aarch64")]
     fn native() -> Vec<&'static Self> {
         let dotprod = std::arch::is_aarch64_feature_detected!("dotprod");
-        let sets = [(true, &super::neon::KERNELS), (dotprod, &super::dotprod::KERNELS)];
+        let sets = [(true, &super::neon::KERNELS), (dotprod, &super::NEON_DOT)];
         sets.into_iter().filter(|(there, _)| *there).map(|(_, set)| set).collect()
     }
 
@@ -108,7 +108,7 @@ impl Kernels {
             && is_x86_feature_detected!("gfni");
         let sets = [
             (avx2, &super::avx2::KERNELS),
-            (avx2 && is_x86_feature_detected!("avxvnni"), &super::avx_vnni::KERNELS),
+            (avx2 && is_x86_feature_detected!("avxvnni"), &super::AVX_VNNI),
             (avx2 && avx512, &super::avx512::KERNELS),
         ];
         sets.into_iter().filter(|(there, _)| *there).map(|(_, set)| set).collect()

@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{Vector, bf16, f16};
+use super::{Vector, VectorWork, bf16, f16};
 
 /// One vector of AVX-512.
 #[derive(Clone, Copy)]
@@ -11,6 +11,12 @@ pub struct Avx512(__m512);
 
 impl Vector for Avx512 {
     const IS_WIDE: bool = true;
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,fma")]
+    #[inline(never)]
+    unsafe fn apart<W: VectorWork>(work: W) {
+        work.run::<Self>();
+    }
 
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
@@ -128,6 +134,12 @@ impl Vector for Avx512 {
 pub struct Avx2(__m256, __m256);
 
 impl Vector for Avx2 {
+    #[target_feature(enable = "avx2,fma,f16c")]
+    #[inline(never)]
+    unsafe fn apart<W: VectorWork>(work: W) {
+        work.run::<Self>();
+    }
+
     #[inline(always)]
     unsafe fn load(from: *const f32) -> Self {
         // SAFETY: guaranteed by the caller.

@@ -9,7 +9,6 @@ use half::{bf16, f16};
 use nestling_formats::nested::TILE_ROWS;
 
 use crate::math::LANES;
-use crate::nested::TileValues;
 use crate::vector::{Right, Vector};
 
 /// Rows of float weights with a stride.
@@ -61,14 +60,14 @@ impl<'a, E> Tile<'a, E> {
     }
 }
 
-/// Implements [`super::Kernels::float_tile`] in blocks of `WEIGHTS` rows of weights by `INPUTS` rows of
+/// Computes `out[i][row]`, the dot product of row `row` of a tile of weights with row `rows[i]` of activations, in blocks of `WEIGHTS` rows of weights by `INPUTS` rows of
 /// activations. The last rows of activations are multiplied in smaller blocks.
 #[inline(always)]
-pub(super) fn float_tile<V: Vector, const WEIGHTS: usize, const INPUTS: usize>(
+pub fn float_tile<V: Vector, const WEIGHTS: usize, const INPUTS: usize>(
     weights: FloatWeights,
     stride: usize,
     x: FloatInputs,
-    out: &mut [TileValues],
+    out: &mut [[f32; TILE_ROWS]],
 ) {
     match weights {
         FloatWeights::F32(weights) => tile::<V, _, WEIGHTS, INPUTS>(weights, stride, x, out),
@@ -82,7 +81,7 @@ fn tile<V: Vector, E: Right + Default, const WEIGHTS: usize, const INPUTS: usize
     weights: &[E],
     stride: usize,
     x: FloatInputs,
-    out: &mut [TileValues],
+    out: &mut [[f32; TILE_ROWS]],
 ) {
     // Default: rows without elements all start at the first.
     let last = weights.len().saturating_sub(x.cols).checked_div(stride).unwrap_or(0);
@@ -114,7 +113,7 @@ fn band<V: Vector, E: Right + Default, const WEIGHTS: usize, const INPUTS: usize
     tile: &Tile<E>,
     x: FloatInputs,
     first: usize,
-    out: &mut [TileValues],
+    out: &mut [[f32; TILE_ROWS]],
 ) {
     let mut rows = [x.values; INPUTS];
     for (row, values) in (first..).zip(&mut rows) {
