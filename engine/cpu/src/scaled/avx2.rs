@@ -18,6 +18,7 @@ use super::super::planes::avx2::{
 use super::super::rows::{PACKED_ROWS, PackedGroup, QuantizedGroup};
 use super::{GROUP, RUN, RowList, ScalePanel, ScaledWeights, TileValues, Unsigned};
 
+mod k_quants;
 mod row;
 mod scales;
 
@@ -79,7 +80,7 @@ macro_rules! products_for {
                     out.fill([0.0; 16]);
                     for group in 0..weights.groups {
                         if group.is_multiple_of(RUN) {
-                            scales::fill(weights, tile, group, &mut panel);
+                            k_quants::fill::<SUBS>(weights, tile, group, &mut panel);
                         }
                         let cell = tile * weights.groups + group;
                         prefetch_codes(&weights.planes, cell, weights.last_bits());

@@ -7,7 +7,7 @@
 use std::arch::x86_64::*;
 
 use super::super::{QuantizedGroup, RUN, ScalePanel, ScaledWeights, TileValues};
-use super::{Product, one_bits, scales, sums_of_x};
+use super::{Product, k_quants, one_bits, sums_of_x};
 use crate::planes::avx2::{
     after, broadcast, chunks_in_16_bits, halves, load, multiply_add, nibbles, prefetch_codes,
     spread, two_bits,
@@ -118,7 +118,7 @@ unsafe fn product<const CODES: u8, const MODE: usize, const SUBS: usize, const T
     let planes = CodePlanes { middle: known, ..weights.planes };
     for group in 0..weights.groups {
         if group.is_multiple_of(RUN) {
-            scales::fill(weights, tile, group, &mut panel);
+            k_quants::fill::<SUBS>(weights, tile, group, &mut panel);
         }
         prefetch_codes(&planes, tile * weights.groups + group, last_bits(CODES));
         let cell = Cell { product: &product, middle, index: tile * weights.groups + group };

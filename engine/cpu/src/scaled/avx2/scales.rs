@@ -12,9 +12,10 @@ use super::super::{
 };
 
 /// The 16 rows of a tile in two halves.
-type Halves = [__m256; 2];
+pub type Halves = [__m256; 2];
 
 /// Implements [`ScalePanel::fill`].
+#[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub fn fill(weights: &ScaledWeights, tile: usize, first: usize, panel: &mut ScalePanel) {
     let subs = weights.form.sub_blocks();
@@ -136,9 +137,7 @@ impl Run<'_> {
         let part = if has_sub_minima { weights.sub_minima } else { weights.sub_scales };
         let bytes = self.bytes(part, out.len());
         for_each_span!(self, weights.minima, out, |slots, numbers| {
-            // These minima are subtracted: the products carry the sign.
-            let sign = _mm256_set1_ps(-0.0);
-            let numbers = [_mm256_xor_ps(numbers[0], sign), _mm256_xor_ps(numbers[1], sign)];
+            let numbers = negated(numbers);
             let both = out[slots.clone()].iter_mut().zip(&bytes[slots]);
             if has_sub_minima {
                 for (out, bytes) in both {
@@ -161,15 +160,23 @@ impl Run<'_> {
     }
 }
 
+/// Negates minima that are subtracted: the products carry the sign.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn times(a: Halves, b: Halves) -> Halves {
+pub fn negated(minima: Halves) -> Halves {
+    let sign = _mm256_set1_ps(-0.0);
+    [_mm256_xor_ps(minima[0], sign), _mm256_xor_ps(minima[1], sign)]
+}
+
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn times(a: Halves, b: Halves) -> Halves {
     [_mm256_mul_ps(a[0], b[0]), _mm256_mul_ps(a[1], b[1])]
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn store(halves: Halves, out: &mut TileValues) {
+pub fn store(halves: Halves, out: &mut TileValues) {
     // SAFETY: both halves are in bounds.
     unsafe {
         _mm256_storeu_ps(out.as_mut_ptr(), halves[0]);
@@ -197,7 +204,7 @@ fn floats(integers: [__m256i; 2]) -> Halves {
 /// Returns the factors of the scales for the bytes of 16 rows.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn factors(kind: SubScale, bytes: &[u8; TILE_ROWS]) -> Halves {
+pub fn factors(kind: SubScale, bytes: &[u8; TILE_ROWS]) -> Halves {
     let [low, high] = integers(bytes);
     match kind {
         SubScale::None => [_mm256_set1_ps(1.0); 2],
@@ -228,7 +235,7 @@ fn factors(kind: SubScale, bytes: &[u8; TILE_ROWS]) -> Halves {
 /// Returns the sixteen numbers of a span in an array of span numbers, as floats.
 #[inline]
 #[target_feature(enable = "avx2,f16c")]
-fn numbers(scale: ScaleType, part: &[u8], span: usize) -> Halves {
+pub fn numbers(scale: ScaleType, part: &[u8], span: usize) -> Halves {
     if scale != ScaleType::F16 {
         return other_numbers(scale, part, span);
     }
