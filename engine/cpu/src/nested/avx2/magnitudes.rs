@@ -21,6 +21,10 @@ pub struct Magnitudes {
     sign: __m256i,
     high: [__m256i; 2],
     low: [__m256i; 2],
+    /// Masks of four and of two bits, and the bit that selects a table.
+    four_bits: __m256i,
+    two_bits: __m256i,
+    select: __m256i,
 }
 
 impl Magnitudes {
@@ -33,23 +37,43 @@ impl Magnitudes {
             sign: repeated(&table.sign),
             high: [digit(&table.high[0]), digit(&table.high[1])],
             low: [digit(&table.low[0]), digit(&table.low[1])],
+            four_bits: _mm256_set1_epi8(15),
+            two_bits: _mm256_set1_epi8(3),
+            select: _mm256_set1_epi8(-128),
         }
     }
 
-    /// Returns products of the high and of the low digits, pairs added. Of `first` the low four bits of each byte
+    /// Returns the index of a magnitude, and the activations with its sign. Of `first` the low four bits of each byte
     /// count, of `last` the low two.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn products(&self, first: __m256i, last: __m256i, x: __m256i) -> [__m256i; 2] {
-        let first = _mm256_and_si256(first, _mm256_set1_epi8(15));
-        let last = _mm256_and_si256(last, _mm256_set1_epi8(3));
-        let x = _mm256_sign_epi8(x, _mm256_shuffle_epi8(self.sign, first));
+    fn entry(&self, first: __m256i, last: __m256i, x: __m256i) -> Entry {
+        let first = _mm256_and_si256(first, self.four_bits);
+        let last = _mm256_and_si256(last, self.two_bits);
         let index = _mm256_xor_si256(_mm256_shuffle_epi8(self.place, first), last);
-        let indices = [index, _mm256_xor_si256(index, _mm256_set1_epi8(-128))];
-        [
-            _mm256_maddubs_epi16(digit(self.high, indices), x),
-            _mm256_maddubs_epi16(digit(self.low, indices), x),
-        ]
+        Entry { index, x: _mm256_sign_epi8(x, _mm256_shuffle_epi8(self.sign, first)) }
+    }
+}
+
+/// Magnitudes of a chunk and what they multiply.
+#[derive(Clone, Copy)]
+struct Entry {
+    index: __m256i,
+    /// Activations with the signs of the weights.
+    x: __m256i,
+}
+
+impl Entry {
+    /// Looks up digits and returns their products, pairs added.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn products(&self, tables: [__m256i; 2], select: __m256i) -> __m256i {
+        let inverted = _mm256_xor_si256(self.index, select);
+        let digits = _mm256_or_si256(
+            _mm256_shuffle_epi8(tables[0], self.index),
+            _mm256_shuffle_epi8(tables[1], inverted),
+        );
+        _mm256_maddubs_epi16(digits, self.x)
     }
 }
 
@@ -61,66 +85,96 @@ pub unsafe fn dots<const PLANES: u8>(
     table: &Magnitudes,
     x: &QuantizedGroup,
 ) -> [__m256i; 2] {
-    let mut out = [_mm256_setzero_si256(); 2];
-    for (half, out) in out.iter_mut().enumerate() {
-        for vector in 0..2 {
-            // SAFETY: the caller's cell is inside the planes.
-            let (pairs, last) = unsafe {
-                let p6 = load(cell.p6, cell.index * 2 + vector, half);
-                (leading_pairs::<PLANES>(cell, vector, half), p6)
-            };
-            let mut digits = in_turn([pairs[0], pairs[1], last], *out);
-            for shift in 0..2 {
-                let [even, odd, last] = digits;
-                let mut of_low = [_mm256_setzero_si256(); 2];
-                for (chunk, (first, last)) in
-                    [(even, last), (odd, _mm256_srli_epi16::<2>(last))].into_iter().enumerate()
-                {
-                    // SAFETY: there are eight chunks.
-                    let x = unsafe { broadcast(x, vector * 4 + shift * 2 + chunk) };
-                    let high;
-                    [high, of_low[chunk]] = table.products(first, last, x);
-                    let high = _mm256_madd_epi16(high, _mm256_set1_epi16(64));
-                    *out = _mm256_add_epi32(*out, high);
-                }
-                let low = _mm256_add_epi16(of_low[0], of_low[1]);
-                let low = _mm256_madd_epi16(low, _mm256_set1_epi16(1));
-                *out = _mm256_add_epi32(*out, low);
-                for digits in &mut digits {
-                    *digits = _mm256_srli_epi16::<4>(*digits);
-                }
-                digits = in_turn(digits, *out);
+    let mut quarters = Quarters { cell, table, x, sum: _mm256_setzero_si256() };
+    // SAFETY: guaranteed by the caller.
+    unsafe {
+        quarters.add::<PLANES, 0, 0>();
+        quarters.add::<PLANES, 1, 0>();
+        let first = std::mem::replace(&mut quarters.sum, _mm256_setzero_si256());
+        quarters.add::<PLANES, 0, 1>();
+        quarters.add::<PLANES, 1, 1>();
+        [first, quarters.sum]
+    }
+}
+
+/// Sums of quarters of a group: half of the chunks of half a tile each.
+struct Quarters<'a> {
+    cell: Cell<'a>,
+    table: &'a Magnitudes,
+    x: &'a QuantizedGroup,
+    sum: __m256i,
+}
+
+impl Quarters<'_> {
+    /// Adds the products of four chunks. All indices and signs come first, then the high and the low digits, so that
+    /// each part has few enough tables and values for the registers.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn add<const PLANES: u8, const VECTOR: usize, const HALF: usize>(&mut self) {
+        let cell = self.cell;
+        // SAFETY: the caller's cell is inside the planes.
+        let ([even, odd], last) = unsafe {
+            let p6 = load(cell.p6, cell.index * 2 + VECTOR, HALF);
+            (leading_pairs::<PLANES>(cell, VECTOR, HALF), p6)
+        };
+        let codes = [
+            [even, last],
+            [odd, _mm256_srli_epi16::<2>(last)],
+            [_mm256_srli_epi16::<4>(even), _mm256_srli_epi16::<4>(last)],
+            [_mm256_srli_epi16::<4>(odd), _mm256_srli_epi16::<6>(last)],
+        ];
+        let zero = _mm256_setzero_si256();
+        let mut entries = [Entry { index: zero, x: zero }; 4];
+        for chunk in 0..4 {
+            let [first, last] = codes[chunk];
+            // SAFETY: there are eight chunks.
+            let x = unsafe { broadcast(self.x, 4 * VECTOR + chunk) };
+            entries[chunk] = self.table.entry(first, last, x);
+        }
+        self.separate(&mut entries);
+        for entry in &entries {
+            let high = entry.products(self.table.high, self.table.select);
+            let high = _mm256_madd_epi16(high, _mm256_set1_epi16(64));
+            self.sum = _mm256_add_epi32(self.sum, high);
+        }
+        self.separate(&mut entries);
+        for entries in entries.as_chunks::<2>().0 {
+            let mut low = zero;
+            for entry in entries {
+                let products = entry.products(self.table.low, self.table.select);
+                low = _mm256_add_epi16(low, products);
             }
+            let low = _mm256_madd_epi16(low, _mm256_set1_epi16(1));
+            self.sum = _mm256_add_epi32(self.sum, low);
+        }
+        self.separate(&mut entries);
+    }
+
+    /// Separates what comes before from what comes after, and has tables and activations read again. Otherwise the
+    /// compiler keeps all of them, and moves them between registers and memory.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    #[expect(clippy::pointers_in_nomem_asm_block, reason = "nothing is read or written there")]
+    fn separate(&mut self, [a, b, c, d]: &mut [Entry; 4]) {
+        let (mut table, mut x): (*const Magnitudes, *const QuantizedGroup) = (self.table, self.x);
+        // SAFETY: there are no instructions, so that both addresses stay the same.
+        unsafe {
+            asm!(
+                "/* {} {} {} {} {} {} {} {} {} {} {} */",
+                inout(reg) table,
+                inout(reg) x,
+                inout(ymm_reg) self.sum,
+                inout(ymm_reg) a.index,
+                inout(ymm_reg) b.index,
+                inout(ymm_reg) c.index,
+                inout(ymm_reg) d.index,
+                inout(ymm_reg) a.x,
+                inout(ymm_reg) b.x,
+                inout(ymm_reg) c.x,
+                inout(ymm_reg) d.x,
+                options(pure, nomem, nostack, preserves_flags),
+            );
+            (self.table, self.x) = (&*table, &*x);
         }
     }
-    out
-}
-
-/// Returns `digits` after `sum` has been computed. Otherwise the compiler separates all digits first, for
-/// which there are too few registers.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn in_turn(mut digits: [__m256i; 3], sum: __m256i) -> [__m256i; 3] {
-    // SAFETY: there are no instructions.
-    unsafe {
-        asm!(
-            "/* {} {} {} {} */",
-            inout(ymm_reg) digits[0],
-            inout(ymm_reg) digits[1],
-            inout(ymm_reg) digits[2],
-            in(ymm_reg) sum,
-            options(pure, nomem, nostack, preserves_flags),
-        );
-    }
-    digits
-}
-
-/// Looks up bytes of 32 entries, 16 in each table. The second index has the upper bit inverted.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn digit(tables: [__m256i; 2], indices: [__m256i; 2]) -> __m256i {
-    _mm256_or_si256(
-        _mm256_shuffle_epi8(tables[0], indices[0]),
-        _mm256_shuffle_epi8(tables[1], indices[1]),
-    )
 }
