@@ -295,6 +295,7 @@ kernels_for!(
     [2, 3],
     "avx2,fma,f16c"
 );
+/// Shares the float operations of AVX2: VNNI multiplies integers alone.
 #[cfg(target_arch = "x86_64")]
 static AVX_VNNI: Kernels = Kernels {
     name: "AVX-VNNI",
@@ -324,6 +325,7 @@ kernels_for!(
     [4, 1],
     "neon"
 );
+/// Shares the float operations of NEON: these dot products are of integers.
 #[cfg(target_arch = "aarch64")]
 static NEON_DOT: Kernels = Kernels {
     name: "NEON with dot products",

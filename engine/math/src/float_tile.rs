@@ -60,7 +60,8 @@ impl<'a, E> Tile<'a, E> {
     }
 }
 
-/// Computes `out[i][row]`, the dot product of row `row` of a tile of weights with row `rows[i]` of activations, in blocks of `WEIGHTS` rows of weights by `INPUTS` rows of
+/// Computes the dot products of a tile of weights with the selected rows of activations: `out[i][w]` belongs to row `w`
+/// of the tile and to the selected row `i`. Works in blocks of `WEIGHTS` rows of weights by `INPUTS` rows of
 /// activations. The last rows of activations are multiplied in smaller blocks.
 #[inline(always)]
 pub fn float_tile<V: Vector, const WEIGHTS: usize, const INPUTS: usize>(

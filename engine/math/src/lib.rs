@@ -2,8 +2,8 @@
 //!
 //! [`math`] defines each operation once, with the same bits on every machine and instruction set. [`vector`] has
 //! sixteen floats of an instruction set, for kernels that need their registers, and [`product`] the small matrix
-//! product of attention. [`float_tile`] multiplies rows of float weights.
-//! [`fused`] multiplies and adds with one rounding everywhere. [`rope`] computes rotary angles. [`delta_net`] passes tokens through heads with a state of
+//! product of attention. [`float_tile`] multiplies rows of float weights. [`fused`] multiplies and adds with one
+//! rounding everywhere. [`rope`] computes rotary angles. [`delta_net`] passes tokens through heads with a state of
 //! fixed size. [`aligned`] has vectors of whole cache lines.
 //!
 //! ```

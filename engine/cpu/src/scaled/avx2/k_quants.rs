@@ -1,7 +1,8 @@
 //! Weight scales and minima of a run of groups for codes like those of Q4_K, Q5_K and Q6_K.
 //!
-//! Where a run is one span, the number of its slots is a constant and all are filled in one pass. The scales were 30 %
-//! of the instructions of a row of Q4_K before (docs/perf/067).
+//! A run of these codes is one span with a constant number of sub-blocks, so that one pass of constant
+//! length fills all slots. Other codes use [`super::scales`]. Scales were 30 % of the instructions of a row of Q4_K before
+//! (docs/perf/067).
 
 use half::f16;
 use nestling_formats::nested::{Minima, ScaleType, SubScale, TILE_ROWS};
@@ -42,9 +43,9 @@ fn fill_span<const SUBS: usize>(
     match (SUBS, form.sub_scale, form.minima) {
         (1, SubScale::U8, Minima::SubBlocks) => {
             let numbers = numbers_ahead(weights.scales, run);
-            fill_slots::<RUN>(SubScale::U8, numbers, weights.sub_scales, run, &mut scales[..RUN]);
+            fill_slots::<RUN>(SubScale::U8, numbers, weights.sub_scales, run, scales);
             let numbers = negated(numbers_ahead(weights.minima, run));
-            fill_slots::<RUN>(SubScale::U8, numbers, weights.sub_minima, run, &mut minima[..RUN]);
+            fill_slots::<RUN>(SubScale::U8, numbers, weights.sub_minima, run, minima);
         }
         (2, SubScale::I8, Minima::None) => {
             let numbers = numbers_ahead(weights.scales, run);
@@ -64,7 +65,7 @@ fn numbers_ahead(part: &[u8], span: usize) -> Halves {
 }
 
 /// Multiplies the numbers of a span with the factors in the `SLOTS` sub-blocks of a run, and prefetches those of a later
-/// run.
+/// run. Fills the first `SLOTS` slots of `out`.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn fill_slots<const SLOTS: usize>(
@@ -72,8 +73,9 @@ fn fill_slots<const SLOTS: usize>(
     numbers: Halves,
     part: &[u8],
     run: usize,
-    out: &mut [TileValues],
+    out: &mut [TileValues; 2 * RUN],
 ) {
+    let out = &mut out.as_chunks_mut::<SLOTS>().0[0];
     let bytes = &part.as_chunks::<TILE_ROWS>().0.as_chunks::<SLOTS>().0[run];
     for line in (0..SLOTS * TILE_ROWS).step_by(64) {
         prefetch_line(part, (run + AHEAD / RUN) * SLOTS * TILE_ROWS + line);
