@@ -68,6 +68,8 @@ pub const UNSAFE_FILES: &[&str] = &[
     "engine/runtime/tests/model/mapped.rs",
     "engine/runtime/tests/model/stores.rs",
     "formats/nest/src/nested/digits.rs",
+    "formats/nest/src/nested/pairs.rs",
+    "formats/nest/src/nested/transposed.rs",
     "formats/nest/src/nested/wide.rs",
     "formats/nest/src/store/map.rs",
     "formats/nest/src/store/wide_hash.rs",

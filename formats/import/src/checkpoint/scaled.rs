@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use nestling_formats::Invariant;
-use nestling_formats::nested::{ScaledRows, TILE_ROWS};
+use nestling_formats::nested::{NestedError, ScaledPlanes, ScaledRows, TILE_ROWS};
 
 use super::fetched::FetchedRuns;
 use super::slices::{MatrixPlace, RowSlice};
@@ -35,6 +35,28 @@ pub struct ScaledScratch {
 }
 
 /// Size of one read.
+/// A tile of sixteen rows, or the rest of a matrix.
+#[derive(Clone, Copy, Debug)]
+pub enum ScaledTile<'a> {
+    /// Each byte has one code.
+    Codes(&'a ScaledRows),
+    /// Each byte has two codes of 4 bits, for [`ScaledPlanes::write_pairs`].
+    Pairs(&'a ScaledRows),
+}
+
+impl ScaledTile<'_> {
+    /// Writes the tile to planes, starting at row `first`.
+    ///
+    /// # Errors
+    /// The errors of [`ScaledPlanes::write`] and [`ScaledPlanes::write_pairs`].
+    pub fn write(self, first: usize, planes: &mut ScaledPlanes<'_>) -> Result<(), NestedError> {
+        match self {
+            Self::Codes(rows) => planes.write(first, rows),
+            Self::Pairs(rows) => planes.write_pairs(first, rows),
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 struct ReadSteps<'a> {
     /// Approximate number of bytes.
@@ -124,6 +146,15 @@ fn taken_units(
     })
 }
 
+/// Returns true if all blocks of a matrix keep their codes two to a byte: none is divided or moved.
+fn has_pairs(place: &MatrixPlace<'_>, blocks: ScaledBlocks) -> Result<bool, ImportError> {
+    let mut are_in_order = blocks.kind.has_pairs() && !blocks.companion;
+    for part in &place.parts {
+        are_in_order = are_in_order && taken_units(part, blocks)?.is_none();
+    }
+    Ok(are_in_order)
+}
+
 impl Checkpoint {
     /// Reads `rows` rows of a matrix, starting at `first`, as scaled integers. The codec is that of
     /// [`MatrixPlace::blocks`], which must not be `None`.
@@ -162,10 +193,11 @@ impl Checkpoint {
         rows: Range<usize>,
         fetched: FetchedRuns<'_>,
         scratch: &mut ScaledScratch,
-        mut each: impl FnMut(usize, &ScaledRows) -> Result<(), E>,
+        mut each: impl FnMut(usize, ScaledTile<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
         self.check_end(place, &rows)?;
         let blocks = blocks_of(place)?;
+        let has_pairs = has_pairs(place, blocks)?;
         let ScaledScratch { blocks: bytes, turned, tile } = scratch;
         let (count, cols) = (rows.len(), place.cols());
         let (mut done, mut filled) = (0, 0);
@@ -174,13 +206,25 @@ impl Checkpoint {
             let of_row = read.bytes.len() / read.rows;
             while read.rows > 0 {
                 let of_tile = TILE_ROWS.min(count - done);
+                let in_pairs = has_pairs && of_tile == TILE_ROWS;
                 if filled == 0 {
-                    blocks.resize(tile, of_tile, cols).map_err(ImportError::from)?;
+                    let sized = match in_pairs {
+                        true => blocks.resize_pairs(tile, of_tile, cols),
+                        false => blocks.resize(tile, of_tile, cols),
+                    };
+                    sized.map_err(ImportError::from)?;
                 }
                 let now = read.rows.min(of_tile - filled);
                 let (bytes, later) = read.bytes.split_at(now * of_row);
                 let part = Blocks { bytes, rows: now, ..read };
-                self.transcode(blocks, &part, turned, &mut ScaledRun::from_row(tile, filled))?;
+                let mut run = ScaledRun::from_row(tile, filled);
+                match in_pairs {
+                    true => {
+                        let moved = blocks.kind.transcode_pairs(bytes, &mut run);
+                        moved.map_err(|wrong| self.wrong_block(&part, wrong))?;
+                    }
+                    false => self.transcode(blocks, &part, turned, &mut run)?,
+                }
                 let passed = bytes.len() / blocks.kind.bytes();
                 read = Blocks {
                     first: read.first + passed as u64,
@@ -190,7 +234,11 @@ impl Checkpoint {
                 };
                 filled += now;
                 if filled == of_tile {
-                    each(done, tile)?;
+                    let whole = match in_pairs {
+                        true => ScaledTile::Pairs(tile),
+                        false => ScaledTile::Codes(tile),
+                    };
+                    each(done, whole)?;
                     (done, filled) = (done + of_tile, 0);
                 }
             }
@@ -284,10 +332,13 @@ impl Checkpoint {
             let scales = run.scales.as_chunks_mut::<4>().0.iter_mut();
             scales.take(read.rows * spans).for_each(|out| *out = scale);
         }
-        moved.map_err(|WrongBlock { block, scale }| {
-            let (name, block) = (part.slice.name.clone(), read.first + block as u64);
-            self.wrong_scale(name, part.tensor, block, scale)
-        })
+        moved.map_err(|wrong| self.wrong_block(read, wrong))
+    }
+
+    fn wrong_block(&self, read: &Blocks<'_>, wrong: WrongBlock) -> ImportError {
+        let WrongBlock { block, scale } = wrong;
+        let (name, block) = (read.part.slice.name.clone(), read.first + block as u64);
+        self.wrong_scale(name, read.part.tensor, block, scale)
     }
 }
 

@@ -110,11 +110,33 @@ impl ScaledBlocks {
         rows: usize,
         cols: usize,
     ) -> Result<(), OutOfMemory> {
+        self.resize_parts(matrix, [rows, cols], cols)
+    }
+
+    /// Changes a matrix like [`Self::resize`], with two codes to a byte.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if the allocation fails.
+    pub fn resize_pairs(
+        self,
+        matrix: &mut ScaledRows,
+        rows: usize,
+        cols: usize,
+    ) -> Result<(), OutOfMemory> {
+        self.resize_parts(matrix, [rows, cols], cols / 2)
+    }
+
+    fn resize_parts(
+        self,
+        matrix: &mut ScaledRows,
+        [rows, cols]: [usize; 2],
+        code_bytes: usize,
+    ) -> Result<(), OutOfMemory> {
         let sizes = PartSizes::new(&self.form(), cols);
         (matrix.rows, matrix.cols) = (rows, cols);
         let ScaledRows { codes, scales, minima, sub_scales, sub_minima, .. } = matrix;
         for (part, of_row) in [
-            (codes, cols),
+            (codes, code_bytes),
             (scales, sizes.scales),
             (minima, sizes.minima),
             (sub_scales, sizes.sub_scales),
@@ -138,6 +160,23 @@ impl BlockType {
         let sizes = PartSizes::new(&form(self), self.elements());
         wide::write(self, blocks, run);
         self.check_scales(blocks, sizes, run)
+    }
+
+    /// Returns true if [`Self::transcode_pairs`] takes blocks of this type.
+    pub fn has_pairs(self) -> bool {
+        self == Self::Q4K
+    }
+
+    /// Transcodes blocks like [`Self::transcode`], but leaves codes two to a byte, as
+    /// [`ScaledPlanes::write_pairs`](nestling_formats::nested::ScaledPlanes::write_pairs) takes them. The type
+    /// must have such pairs ([`Self::has_pairs`]).
+    ///
+    /// # Errors
+    /// Returns the first [`WrongBlock`].
+    pub fn transcode_pairs(self, blocks: &[u8], run: &mut ScaledRun<'_>) -> Result<(), WrongBlock> {
+        debug_assert!(self.has_pairs(), "a type without pairs of codes");
+        codes::write_pairs(blocks, run);
+        self.check_scales(blocks, PartSizes::new(&form(self), self.elements()), run)
     }
 
     /// Checks for scales that are not finite or too large.

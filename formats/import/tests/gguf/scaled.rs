@@ -7,7 +7,7 @@ use nestling_formats::nested::{
     pack_scaled_plane,
 };
 use nestling_formats::{MatrixId, MatrixKind, Plane};
-use nestling_import::checkpoint::{FetchedRuns, ScaledScratch};
+use nestling_import::checkpoint::{FetchedRuns, ScaledScratch, ScaledTile};
 use nestling_import::gguf::{BlockType, ScaledBlocks};
 use nestling_import::{Checkpoint, ElementType, ImportError};
 
@@ -86,12 +86,17 @@ fn every_matrix_of_whole_blocks_is_exact() {
     );
 }
 
+fn codes_of_pairs(pairs: &[u8]) -> Vec<u8> {
+    let halves = |pair: &[u8; 32]| [pair.map(|byte| byte << 4), pair.map(|byte| byte & 0xf0)];
+    pairs.as_chunks().0.iter().flat_map(halves).flatten().collect()
+}
+
 /// Tiles equal the rows of the whole matrix, for any first row and any previous contents of the buffers, with
 /// blocks that were read before and without.
 #[test]
 fn tiles_are_the_rows_of_the_whole() {
     let mut scratch = ScaledScratch::default();
-    let mut fetched_matrices = 0;
+    let (mut fetched_matrices, mut tiles_of_pairs) = (0, 0);
     for name in MODELS {
         let checkpoint = Checkpoint::open(data(&format!("{name}.gguf"))).unwrap();
         for shape in &checkpoint.shape().matrices {
@@ -112,7 +117,15 @@ fn tiles_are_the_rows_of_the_whole() {
             for (first, last) in [(0, shape.rows), (shape.rows / 3, shape.rows - 1), (0, 0)] {
                 let expected = checkpoint.read_scaled_rows(&place, first, last - first).unwrap();
                 let mut found = ScaledRows { cols: shape.cols, ..ScaledRows::default() };
-                let read = |at: usize, tile: &ScaledRows| {
+                let read = |at: usize, tile: ScaledTile<'_>| {
+                    let tile = match tile {
+                        ScaledTile::Codes(rows) => rows.clone(),
+                        ScaledTile::Pairs(rows) => {
+                            tiles_of_pairs += 1;
+                            let codes = codes_of_pairs(&rows.codes);
+                            ScaledRows { codes, ..rows.clone() }
+                        }
+                    };
                     assert_eq!((at, tile.cols), (found.rows, shape.cols));
                     assert_eq!(tile.rows, TILE_ROWS.min(last - first - at));
                     found.rows += tile.rows;
@@ -128,11 +141,12 @@ fn tiles_are_the_rows_of_the_whole() {
                 assert!(found == expected, "{name} {:?} {blocks:?}", shape.id);
             }
             let beyond = 1..shape.rows + 1;
-            let read = |_: usize, _: &ScaledRows| Ok::<_, ImportError>(());
+            let read = |_: usize, _: ScaledTile<'_>| Ok::<_, ImportError>(());
             let found = checkpoint.read_scaled_tiles(&place, beyond, fetched, &mut scratch, read);
             assert!(matches!(found, Err(ImportError::Limit { .. })), "{found:?}");
         }
     }
+    assert!(tiles_of_pairs > 0, "a model has Q4_K");
     if fetched_matrices == 0 {
         eprintln!("SKIPPED: this file system has no direct reads");
     }
@@ -158,7 +172,7 @@ fn a_scale_that_is_not_finite_is_refused_by_tensor_and_block() {
     let of_row = checkpoint.read_scaled_rows(&place, 3, 1).unwrap_err();
     let of_weights = checkpoint.read_matrix(id).unwrap_err();
     let mut scratch = ScaledScratch::default();
-    let read = |_: usize, _: &ScaledRows| Ok::<_, ImportError>(());
+    let read = |_: usize, _: ScaledTile<'_>| Ok::<_, ImportError>(());
     let rows = 1..place.rows();
     let of_tiles = checkpoint
         .read_scaled_tiles(&place, rows, FetchedRuns::default(), &mut scratch, read)

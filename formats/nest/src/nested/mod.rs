@@ -21,6 +21,7 @@ mod moments;
 mod mxfp4;
 mod order;
 mod pack;
+mod pairs;
 mod quantize;
 mod refit;
 mod rows;
@@ -33,6 +34,7 @@ mod shrinkage;
 mod strided;
 mod tables;
 mod transform;
+mod transposed;
 mod view;
 mod wide;
 

@@ -2,6 +2,7 @@
 
 use super::layout::Grid;
 use super::scaled::{Minima, ScaledForm};
+use super::transposed::transposed;
 use super::{Layout, NestedError, TILE_ROWS};
 use crate::Plane;
 
@@ -30,6 +31,20 @@ pub struct ScaledRows {
 impl ScaledRows {
     /// Checks that the lengths of all fields match the shape and the form.
     pub(super) fn check(&self, form: &ScaledForm) -> Result<Grid, NestedError> {
+        let grid = self.check_numbers(form)?;
+        self.check_codes(self.rows * self.cols)?;
+        Ok(grid)
+    }
+
+    pub(super) fn check_codes(&self, expected: usize) -> Result<(), NestedError> {
+        match self.codes.len() {
+            found if found == expected => Ok(()),
+            found => Err(NestedError::Length { what: "codes", expected, found }),
+        }
+    }
+
+    /// Checks like [`Self::check`], except for the codes.
+    pub(super) fn check_numbers(&self, form: &ScaledForm) -> Result<Grid, NestedError> {
         form.check()?;
         let shape = NestedError::Shape { rows: self.rows, cols: self.cols };
         let grid = Grid::new(self.rows, self.cols).ok_or(shape)?;
@@ -38,7 +53,6 @@ impl ScaledRows {
         let scales = self.rows * spans * form.scale.bytes();
         let has = |there: bool, bytes: usize| if there { bytes } else { 0 };
         for (what, expected, found) in [
-            ("codes", self.rows * self.cols, self.codes.len()),
             ("scales", scales, self.scales.len()),
             ("minima", has(form.minima != Minima::None, scales), self.minima.len()),
             ("sub-scales", subs * form.sub_scale.bytes(), self.sub_scales.len()),
@@ -87,14 +101,14 @@ impl Run {
         }
         match self.bytes {
             0 => (),
-            1 => self.pack_tiles::<1, 8>(numbers, out),
-            2 => self.pack_tiles::<2, 4>(numbers, out),
-            _ => self.pack_tiles::<4, 2>(numbers, out),
+            1 => self.pack_tiles::<1>(numbers, out),
+            2 => self.pack_tiles::<2>(numbers, out),
+            _ => self.pack_tiles::<4>(numbers, out),
         }
     }
 
-    /// Packs numbers of `BYTES` bytes, of which a word has `COUNT`.
-    fn pack_tiles<const BYTES: usize, const COUNT: usize>(&self, numbers: &[u8], out: &mut [u8]) {
+    /// Packs numbers of `BYTES` bytes.
+    fn pack_tiles<const BYTES: usize>(&self, numbers: &[u8], out: &mut [u8]) {
         let of_row = self.of_row * BYTES;
         let tiles = out.chunks_exact_mut(TILE_ROWS * of_row);
         for (rows, out) in numbers.chunks(TILE_ROWS * of_row).zip(tiles) {
@@ -105,14 +119,10 @@ impl Run {
                 *words = row.as_chunks().0;
             }
             let (whole, rest) = out.split_at_mut(words * 8 * TILE_ROWS);
-            let whole = whole.as_chunks_mut::<8>().0.chunks_exact_mut(TILE_ROWS);
-            for (word, out) in whole.enumerate() {
-                for (lanes, rows) in of_rows.as_chunks::<COUNT>().0.iter().enumerate() {
-                    let numbers = transposed(rows.map(|row| u64::from_le_bytes(row[word])));
-                    for (number, lane_bytes) in numbers.into_iter().enumerate() {
-                        out[number * (TILE_ROWS / COUNT) + lanes] = lane_bytes.to_le_bytes();
-                    }
-                }
+            let whole = whole.as_chunks_mut::<8>().0.as_chunks_mut().0;
+            for (word, out) in whole.iter_mut().enumerate() {
+                let words = of_rows.map(|row| u64::from_le_bytes(row[word]));
+                *out = transposed::<BYTES>(words).map(u64::to_le_bytes);
             }
             for (lane, row) in rows.chunks_exact(of_row).enumerate() {
                 let row = row[8 * words..].as_chunks::<BYTES>().0;
@@ -123,23 +133,6 @@ impl Run {
             }
         }
     }
-}
-
-/// Transposes a matrix whose rows are words of `N` numbers.
-#[inline(always)]
-fn transposed<const N: usize>(mut words: [u64; N]) -> [u64; N] {
-    let (mut half, mut bits, mut low) = (N / 2, 32, u64::MAX >> 32);
-    while half > 0 {
-        // Swaps the upper numbers of one row with the lower numbers of another.
-        for first in (0..N).filter(|row| row & half == 0) {
-            let (above, below) = (words[first], words[first + half]);
-            words[first] = above & low | (below & low) << bits;
-            words[first + half] = above >> bits & low | below & !low;
-        }
-        (half, bits) = (half / 2, bits / 2);
-        low ^= low << bits;
-    }
-    words
 }
 
 /// Returns the right shift that moves a plane's bits to the bottom of a code.

@@ -2,6 +2,7 @@
 
 use super::digits::{Digits, TileRows, write_tile};
 use super::layout::{Grid, ScaledParts, merged_bytes};
+use super::pairs::{PairPlanes, UnitRows, write_pairs};
 use super::scaled_pack::{Run, plane_shift};
 use super::{GROUP, Layout, NestedError, PlaneForm, ScaledForm, ScaledRows, TILE_ROWS};
 use crate::Plane;
@@ -154,6 +155,74 @@ impl<'a> ScaledPlanes<'a> {
     /// [`NestedError::Shape`] if the rows do not fit in the matrix.
     pub fn write(&mut self, first: usize, rows: &ScaledRows) -> Result<(), NestedError> {
         rows.check(&self.form)?;
+        self.check_place(first, rows)?;
+        self.write_numbers(first, rows);
+        self.write_codes(first, &rows.codes);
+        Ok(())
+    }
+
+    /// Writes rows like [`Self::write`], with codes of 4 bits that lie two to a byte, as in blocks of Q4_K: each
+    /// 32 bytes of `rows.codes` have the codes of two adjacent groups, those of the first group in the lower
+    /// halves, `[rows, cols / 64, 32]`. In [`Layout::Tile16`] all tiles must be whole.
+    ///
+    /// # Errors
+    /// The errors of [`Self::write`], with [`NestedError::Shape`] for incomplete tiles or pairs, and
+    /// [`NestedError::Codec`] if codes have other bits.
+    pub fn write_pairs(&mut self, first: usize, rows: &ScaledRows) -> Result<(), NestedError> {
+        if self.form.bits != 4 {
+            let (what, expected) = ("bits of a code", "4, where a byte has two codes");
+            return Err(NestedError::Codec { what, found: self.form.bits.into(), expected });
+        }
+        rows.check_numbers(&self.form)?;
+        self.check_place(first, rows)?;
+        let are_whole = self.layout == Layout::RowMajor || rows.rows.is_multiple_of(TILE_ROWS);
+        if !are_whole || !self.cols.is_multiple_of(2 * GROUP) {
+            return Err(NestedError::Shape { rows: rows.rows, cols: rows.cols });
+        }
+        rows.check_codes(rows.rows * rows.cols / 2)?;
+        self.write_numbers(first, rows);
+        let pairs = rows.codes.as_chunks().0;
+        if self.layout == Layout::Tile16 && self.write_tiles_of_pairs(first, pairs) {
+            return Ok(());
+        }
+        let unpacked =
+            |pair: &[u8; GROUP]| [pair.map(|byte| byte << 4), pair.map(|byte| byte & 0xf0)];
+        let codes: Vec<[u8; GROUP]> = pairs.iter().flat_map(unpacked).collect();
+        self.write_codes(first, codes.as_flattened());
+        Ok(())
+    }
+
+    /// Writes tiles to P2 and to the merged plane. Returns false for other planes.
+    fn write_tiles_of_pairs(&mut self, first: usize, pairs: &[[u8; GROUP]]) -> bool {
+        let [Digits { bits: 2, shift: 6, out: upper }, Digits { bits: 2, shift: 4, out: lower }] =
+            &mut *self.digits
+        else {
+            return false;
+        };
+        let of_row = self.cols / (2 * GROUP);
+        let vectors = 4 * of_row;
+        let start = first / TILE_ROWS * vectors;
+        let upper = upper.as_chunks_mut().0[start..].chunks_exact_mut(vectors);
+        let lower = lower.as_chunks_mut().0[start..].chunks_exact_mut(vectors);
+        let tiles = pairs.chunks_exact(TILE_ROWS * of_row);
+        for ((pairs, upper), lower) in tiles.zip(upper).zip(lower) {
+            let mut units: UnitRows<'_> = [&[]; TILE_ROWS];
+            for (row, pairs) in units.iter_mut().zip(pairs.chunks_exact(of_row)) {
+                *row = pairs;
+            }
+            write_pairs(&units, &mut PairPlanes { upper, lower });
+        }
+        true
+    }
+
+    fn write_codes(&mut self, first: usize, codes: &[u8]) {
+        match self.layout {
+            Layout::Tile16 => self.write_tiles(first, codes),
+            Layout::RowMajor => self.write_rows(first, codes),
+        }
+    }
+
+    fn check_place(&self, first: usize, rows: &ScaledRows) -> Result<(), NestedError> {
         let end = first.saturating_add(rows.rows);
         if rows.cols != self.cols || end > self.rows {
             return Err(NestedError::Shape { rows: end, cols: rows.cols });
@@ -167,20 +236,19 @@ impl<'a> ScaledPlanes<'a> {
                 return Err(NestedError::Length { what, expected, found: at });
             }
         }
+        Ok(())
+    }
+
+    fn write_numbers(&mut self, first: usize, rows: &ScaledRows) {
         for Numbers { of, run, out } in &mut self.numbers {
             // `first` is a multiple of the tile height, so a row takes the same space in both layouts.
             run.pack(of(rows), rows.rows, &mut out[first * run.of_row * run.bytes..]);
         }
-        match self.layout {
-            Layout::Tile16 => self.write_tiles(first, rows),
-            Layout::RowMajor => self.write_rows(first, rows),
-        }
-        Ok(())
     }
 
-    fn write_tiles(&mut self, first: usize, rows: &ScaledRows) {
+    fn write_tiles(&mut self, first: usize, codes: &[u8]) {
         let cols = self.cols;
-        for (tile, codes) in rows.codes.chunks(TILE_ROWS * cols).enumerate() {
+        for (tile, codes) in codes.chunks(TILE_ROWS * cols).enumerate() {
             let mut of_rows: TileRows<'_> = [&[]; TILE_ROWS];
             let is_whole = codes.len() == TILE_ROWS * cols && cols.is_multiple_of(GROUP);
             if is_whole {
@@ -204,12 +272,11 @@ impl<'a> ScaledPlanes<'a> {
         }
     }
 
-    fn write_rows(&mut self, first: usize, rows: &ScaledRows) {
+    fn write_rows(&mut self, first: usize, codes: &[u8]) {
         for Digits { bits, shift, out } in &mut self.digits {
             let bytes = self.grid.groups * (GROUP / 8) * usize::from(*bits);
             let out = &mut out[first * bytes..];
-            for (codes, out) in rows.codes.chunks_exact(self.cols).zip(out.chunks_exact_mut(bytes))
-            {
+            for (codes, out) in codes.chunks_exact(self.cols).zip(out.chunks_exact_mut(bytes)) {
                 match bits {
                     1 => digits_of_row::<1>(codes, *shift, out),
                     _ => digits_of_row::<2>(codes, *shift, out),

@@ -32,6 +32,16 @@ impl Random {
     }
 }
 
+/// The form of Q4_K.
+const K_QUANT: ScaledForm = ScaledForm {
+    bits: 4,
+    sub_block: 32,
+    span: 8,
+    scale: ScaleType::F16,
+    sub_scale: SubScale::U8,
+    minima: Minima::SubBlocks,
+};
+
 fn forms() -> impl Strategy<Value = ScaledForm> {
     let bits = prop::sample::select(vec![2u8, 3, 4, 5, 6, 8]);
     let sub_block = prop::sample::select(vec![16u8, 32]);
@@ -115,6 +125,13 @@ fn random_rows(form: &ScaledForm, rows: usize, cols: usize, random: &mut Random)
     matrix
 }
 
+/// Packs codes of 4 bits two to a byte, those of two adjacent groups.
+fn pairs(codes: &[u8]) -> Vec<u8> {
+    let of_groups = codes.as_chunks::<GROUP>().0.chunks_exact(2);
+    let pair = |groups: &[[u8; GROUP]]| std::array::from_fn(|k| groups[0][k] >> 4 | groups[1][k]);
+    of_groups.flat_map(|groups| -> [u8; GROUP] { pair(groups) }).collect()
+}
+
 /// Computes one weight as `FORMAT.md` describes, from rows before they are divided into planes.
 fn weight(codec: &ScaledCodec, matrix: &ScaledRows, level: Level, row: usize, col: usize) -> f32 {
     let form = codec.form;
@@ -189,6 +206,42 @@ proptest! {
                     }
                 }
             }
+        }
+    }
+
+    #[test]
+    fn codes_in_pairs_make_the_same_planes(
+        form in forms(),
+        tiles in 1usize..3,
+        later in 0usize..2,
+        spans in 1usize..12,
+        seed: u64,
+    ) {
+        let form = ScaledForm { bits: 4, ..form };
+        prop_assume!(form.check().is_ok());
+        let (rows, cols) = (tiles * TILE_ROWS, spans * 2 * GROUP);
+        let matrix = random_rows(&form, rows, cols, &mut Random(seed));
+        let paired = ScaledRows { codes: pairs(&matrix.codes), ..matrix.clone() };
+        let first = later * TILE_ROWS;
+        for layout in [Layout::Tile16, Layout::RowMajor] {
+            let written = |write: fn(&mut ScaledPlanes<'_>, usize, &ScaledRows), of: &ScaledRows| {
+                let bytes = |plane: Plane| {
+                    let form = PlaneForm::Scaled(form);
+                    form.plane_bytes(layout, first + rows, cols, plane).unwrap()
+                };
+                let mut outputs = Plane::ALL.map(|plane| vec![0xa5; bytes(plane)]);
+                let mut merged = vec![0xa5; merged_bytes(layout, first + rows, cols).unwrap()];
+                let mut planes = ScaledPlanes::new(&form, layout, first + rows, cols).unwrap();
+                for (plane, out) in Plane::ALL.into_iter().zip(&mut outputs) {
+                    planes.add(plane, out).unwrap();
+                }
+                planes.add_merged(&mut merged).unwrap();
+                write(&mut planes, first, of);
+                (outputs, merged)
+            };
+            let expected = written(|planes, at, rows| planes.write(at, rows).unwrap(), &matrix);
+            let found = written(|planes, at, rows| planes.write_pairs(at, rows).unwrap(), &paired);
+            prop_assert!(found == expected);
         }
     }
 
@@ -282,17 +335,26 @@ proptest! {
 }
 
 #[test]
-fn a_view_of_another_length_is_refused() {
-    let form = ScaledForm {
-        bits: 4,
-        sub_block: 32,
-        span: 8,
-        scale: ScaleType::F16,
-        sub_scale: SubScale::U8,
-        minima: Minima::SubBlocks,
+fn pairs_of_codes_that_do_not_fit_are_refused() {
+    let refusal = |bits: u8, rows: usize, cols: usize, codes: usize| {
+        let form = ScaledForm { bits, ..K_QUANT };
+        let matrix = random_rows(&form, rows, cols, &mut Random(1));
+        let matrix = ScaledRows { codes: vec![0; codes], ..matrix };
+        let mut planes = ScaledPlanes::new(&form, Layout::Tile16, rows, cols).unwrap();
+        planes.write_pairs(0, &matrix).err()
     };
-    let codec = codec(form);
-    let matrix = random_rows(&form, 17, 256, &mut Random(1));
+    assert_eq!(refusal(4, 32, 256, 32 * 128), None);
+    for (bits, rows, cols) in [(5, 32, 256), (4, 17, 256), (4, 32, 224)] {
+        assert!(refusal(bits, rows, cols, rows * cols / 2).is_some(), "{bits} {rows} {cols}");
+    }
+    let expected = NestedError::Length { what: "codes", expected: 4096, found: 4095 };
+    assert_eq!(refusal(4, 32, 256, 4095), Some(expected));
+}
+
+#[test]
+fn a_view_of_another_length_is_refused() {
+    let codec = codec(K_QUANT);
+    let matrix = random_rows(&K_QUANT, 17, 256, &mut Random(1));
     let mut planes = pack(&codec, &matrix, Layout::Tile16);
     planes[0].pop();
     let found = NestedView::new(17, 256, Layout::Tile16, &codec, prefix(&planes, Level::L4));

@@ -385,7 +385,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
 
 /// Writes the scales and minima of the groups of 32, four at a time.
 #[inline(always)]
-fn scales_of_32(packed: &[u8], parts: &mut BlockParts<'_, 256>) {
+fn scales_of_32<const N: usize>(packed: &[u8], parts: &mut BlockParts<'_, N>) {
     let (first, second, halves) = (word(packed, 0), word(packed, 4), word(packed, 8));
     let [low, two] = [0x0f0f_0f0f, 0x3030_3030];
     let scales = [first & (low | two), halves & low | first >> 2 & two];
@@ -399,10 +399,23 @@ fn scales_of_32(packed: &[u8], parts: &mut BlockParts<'_, 256>) {
 
 #[inline(always)]
 fn q4_k(block: &[u8; 144], mut parts: BlockParts<'_, 256>) {
+    q4_k_numbers(block, &mut parts);
+    nibbles::<32>(&block[16..], parts.codes);
+}
+
+#[inline(always)]
+fn q4_k_numbers<const N: usize>(block: &[u8; 144], parts: &mut BlockParts<'_, N>) {
     parts.scale(&block[..2]);
     parts.least(&block[2..4]);
-    scales_of_32(&block[4..16], &mut parts);
-    nibbles::<32>(&block[16..], parts.codes);
+    scales_of_32(&block[4..16], parts);
+}
+
+/// Transcodes blocks of Q4_K, whose codes stay two to a byte.
+pub(super) fn write_pairs(blocks: &[u8], run: &mut ScaledRun<'_>) {
+    for (block, mut parts) in each::<144, 128>(blocks, const { sizes(BlockType::Q4K) }, run) {
+        q4_k_numbers(block, &mut parts);
+        parts.codes.copy_from_slice(&block[16..]);
+    }
 }
 
 #[inline(always)]
