@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Compares compiled CUDA kernels with their budgets, without a GPU.
 
-usage: sass_budgets.py [--write] [--table] [--nvdisasm FILE] FOLDER...
+usage: sass_budgets.py [--write] [--table] [--only TARGET...] [--nvdisasm FILE] [--] FOLDER...
 
 FOLDER is what `cargo run -p nestling-cuda --example compile -- FOLDER` filled. Fails where a kernel takes more than
 kernels/budgets.json allows: registers, stack, shared memory, barriers, or instructions of a hot loop, by unit.
 --write  makes what was found the budget: a change that is meant, for a reviewer to see
+--only   compares with the budgets of these targets alone
 --table  prints the loops of hot kernels, and how often lanes meet in banks of shared memory
 
 Where lanes would meet more often than before, which the formulas of addresses tell, it fails as well.
@@ -29,6 +30,7 @@ def main() -> int:
     parser.add_argument("--budgets", type=Path, default=BUDGETS)
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--table", action="store_true")
+    parser.add_argument("--only", nargs="+", default=[])
     options = parser.parse_args()
     images = images_of(options.folders)
     if not images:
@@ -37,9 +39,15 @@ def main() -> int:
     measured = measure_all(images, options.nvdisasm)
     if options.table:
         print(table(measured), banks.table(), sep="\n\n")
+    if options.write and options.only:
+        parser.error("budgets are written for all targets at once")
     if options.write:
         options.budgets.write_text(to_text(measured))
-    worse, better = compare(json.loads(options.budgets.read_text()), measured)
+    budgets = json.loads(options.budgets.read_text())
+    if options.only:
+        budgets = {kernel: {target: targets[target] for target in options.only if target in targets}
+                   for kernel, targets in budgets.items()}
+    worse, better = compare(budgets, measured)
     worse += faults_of_texts(images) + banks.faults()
     for line in better:
         print(f"better than its budget, which --write lowers: {line}")

@@ -13,6 +13,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on should say where")]
 #![expect(missing_docs, reason = "tests say by their names what they hold")]
 
+mod conversions;
 pub mod device;
 pub mod hub_server;
 pub mod models;
@@ -25,6 +26,7 @@ mod suite;
 mod test;
 pub mod values;
 
+pub use conversions::convert_once;
 pub use device::{Device, ModelsDevice, OperationsDevice};
 pub use notes::keep as keep_note;
 pub use shards::in_shards;

@@ -1,10 +1,8 @@
 //! Models over ranks that are threads.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -21,6 +19,7 @@ use nestling_formats::store::Store;
 use nestling_import::checkpoint::Checkpoint;
 use nestling_ranks::{LeadRunner, QueueGroup, follow};
 use nestling_runtime::model::RunnerOptions;
+use nestling_testkit::convert_once;
 use nestling_testkit::runners::runner;
 
 /// Timeout of a silent rank. An operation of a tiny model takes milliseconds, on a busy machine much longer.
@@ -77,24 +76,13 @@ pub fn cpu(rank: &Arc<dyn Group>) -> Cpu {
     Cpu::with(Arc::new(ThreadPool::new(1)), Kernels::detect()).in_group(Arc::clone(rank))
 }
 
-/// Bytes of a store that one test converts and the others copy.
-type StoreBytes = Arc<OnceLock<Vec<u8>>>;
-
 /// Converts a checkpoint to a store in a folder. A checkpoint outside of the folder is converted once for all tests.
 pub fn store(checkpoint: &Path, folder: &Path) -> Arc<Store> {
-    static STORES: Mutex<BTreeMap<PathBuf, StoreBytes>> = Mutex::new(BTreeMap::new());
     if checkpoint.starts_with(folder) {
         return converted(checkpoint, folder, &ConvertOptions::default());
     }
-    let bytes = Arc::clone(STORES.lock().unwrap().entry(checkpoint.to_owned()).or_default());
     let path = folder.join("tiny.nest");
-    let bytes = bytes.get_or_init(|| {
-        converted(checkpoint, folder, &ConvertOptions::default());
-        let bytes = fs::read(&path).unwrap();
-        fs::remove_file(&path).unwrap();
-        bytes
-    });
-    fs::write(&path, bytes).unwrap();
+    convert_once(checkpoint, &path);
     Arc::new(Store::open(path).unwrap())
 }
 

@@ -1,6 +1,5 @@
 //! Memory of dense models, whose weights are not streamed.
 
-use nestling_convert::convert::ConvertOptions;
 use nestling_core::error::EngineError;
 use nestling_experts::config_of;
 use nestling_runtime::{MemoryPlan, ModelOptions, PlannedResidence};
@@ -9,7 +8,7 @@ use crate::harness;
 
 #[test]
 fn a_budget_that_the_weights_do_not_fit_is_refused_with_the_smallest_one() {
-    let (_folder, store) = harness::store("llama", &ConvertOptions::default());
+    let (_folder, store) = harness::default_store("llama");
     let config = config_of(&store).unwrap();
     let options = ModelOptions::default();
     let plan = |available| MemoryPlan::of_store(&store, &config, &options, None, available);

@@ -1,6 +1,5 @@
 //! gpt-oss: conversion of MXFP4 weights.
 
-use nestling_convert::convert::ConvertOptions;
 use nestling_core::weights::MatrixWeights;
 use nestling_formats::store::{Group, GroupId};
 use nestling_formats::{FloatKind, Level, MatrixId, MatrixKind};
@@ -17,7 +16,7 @@ fn mxfp4_weights_are_exact_at_level_4() {
     let checkpoint = Checkpoint::open(harness::directory("gpt-oss")).unwrap();
     let config = checkpoint.config();
     assert_eq!(config.expert_format, ExpertFormat::Mxfp4);
-    let (_folder, store) = harness::store("gpt-oss", &ConvertOptions::default());
+    let (_folder, store) = harness::default_store("gpt-oss");
     assert_eq!(store.level(), Level::L4);
     let source = harness::owned(&store, None);
     for layer in 0..config.num_hidden_layers as u32 {
@@ -54,7 +53,7 @@ fn mxfp4_weights_are_exact_at_level_4() {
 fn the_memory_plan_counts_floats_as_they_are_held() {
     let checkpoint = Checkpoint::open(harness::directory("gpt-oss")).unwrap();
     let config = checkpoint.config();
-    let (_folder, store) = harness::store("gpt-oss", &ConvertOptions::default());
+    let (_folder, store) = harness::default_store("gpt-oss");
     let plan = |residence| {
         let options = ModelOptions { residence, ..ModelOptions::default() };
         MemoryPlan::of_store(&store, config, &options, None, None).unwrap()

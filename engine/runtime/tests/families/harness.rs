@@ -20,6 +20,7 @@ use nestling_runtime::{
     Prefixes, SnapshotContents,
 };
 
+use nestling_testkit::convert_once;
 use nestling_testkit::runners::{
     LOGIT_TOLERANCE, all_logits, checkpoint, data, golden_json, golden_tensors, greedy, runner,
     runners, some_tokens, token_list,
@@ -103,6 +104,14 @@ pub fn store(name: &str, options: &ConvertOptions) -> (tempfile::TempDir, Arc<St
     (folder, Arc::new(Store::open(path).unwrap()))
 }
 
+/// Converts the family's checkpoint with default options, once for all tests. Also returns the store's directory.
+pub fn default_store(name: &str) -> (tempfile::TempDir, Arc<Store>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.nest");
+    convert_once(&directory(name), &path);
+    (folder, Arc::new(Store::open(path).unwrap()))
+}
+
 pub fn owned(store: &Arc<Store>, level: Option<Level>) -> Arc<dyn ExpertSource> {
     Arc::new(StoreSource::owned(Arc::clone(store), level).unwrap())
 }
@@ -110,7 +119,7 @@ pub fn owned(store: &Arc<Store>, level: Option<Level>) -> Arc<dyn ExpertSource> 
 /// Compares whole prompts with single tokens, all kernels and several thread counts, quantized and
 /// unquantized.
 pub fn has_the_same_bits_however_it_is_computed(name: &str) {
-    let (_folder, store) = store(name, &ConvertOptions::default());
+    let (_folder, store) = default_store(name);
     for source in [checkpoint(&directory(name)), owned(&store, None)] {
         let tokens = some_tokens(75, source.config().vocab_size, 3);
         let mut expected: Option<Vec<u32>> = None;
@@ -166,7 +175,7 @@ pub fn is_converted_and_streamed(name: &str) {
     let tokens = sequences(name).remove(0);
     let mut floats = runner(Cpu::new(2), &source, &RunnerOptions::default());
     let exact = all_logits(&mut floats, &tokens, Level::L8, 512);
-    let (_folder, store) = store(name, &ConvertOptions::default());
+    let (_folder, store) = default_store(name);
     let mut found = Vec::new();
     for level in Level::ALL.into_iter().filter(|level| *level <= store.level()) {
         let source = owned(&store, Some(level));
@@ -269,7 +278,7 @@ fn say(session: &mut nestling_runtime::Session, prompt: &[u32], count: usize) ->
 
 /// Append, truncate, fork, snapshot and restore: the same output as a history computed from its start.
 pub fn keeps_sessions(name: &str) {
-    let (_folder, store) = store(name, &ConvertOptions::default());
+    let (_folder, store) = default_store(name);
     let options = EngineOptions { threads: Some(2), ..EngineOptions::default() };
     let engine = Engine::new(options).unwrap();
     let open = |prefixes| {

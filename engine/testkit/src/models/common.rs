@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nestling_convert::convert::{ConvertOptions, convert};
 use nestling_core::EngineError;
 use nestling_core::backend::Backend;
 use nestling_core::batch::{Batch, LevelPolicy, Row, SequenceRef, StepOutputKind};
@@ -23,6 +22,8 @@ use nestling_import::Checkpoint;
 use nestling_runtime::model::{Runner, RunnerOptions};
 use nestling_text::{EncodeOptions, SpecialText, Tokenizer};
 
+use crate::convert_once;
+
 /// A model, and a text for it.
 pub struct Parts {
     pub source: Arc<dyn ExpertSource>,
@@ -39,7 +40,11 @@ pub fn root() -> PathBuf {
 
 /// Opens the tiny checkpoint of a family.
 pub fn family(name: &str) -> Checkpoint {
-    Checkpoint::open(root().join("engine/runtime/tests/data/families").join(name)).unwrap()
+    Checkpoint::open(directory(name)).unwrap()
+}
+
+fn directory(name: &str) -> PathBuf {
+    root().join("engine/runtime/tests/data/families").join(name)
 }
 
 pub fn store_path() -> PathBuf {
@@ -71,11 +76,9 @@ pub const TOKENS: usize = 70;
 
 /// Converts the tiny checkpoint of a family and generates a text.
 pub fn converted(name: &str, folder: &Path) -> Parts {
-    let checkpoint = family(name);
-    let vocabulary = checkpoint.config().vocab_size as u32;
+    let vocabulary = family(name).config().vocab_size as u32;
     let path = folder.join("tiny.nest");
-    let options = ConvertOptions::default();
-    convert(&checkpoint, &path, &options, &CancelToken::new(), &mut |_| {}).unwrap();
+    convert_once(&directory(name), &path);
     let source = StoreSource::owned(Arc::new(Store::open(path).unwrap()), None).unwrap();
     let text = (0..TOKENS as u32).map(|at| at * 7919 % vocabulary).collect();
     Parts { source: Arc::new(source), text }
