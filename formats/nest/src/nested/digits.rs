@@ -10,7 +10,7 @@
 use super::{GROUP, TILE_ROWS};
 
 /// Four columns of sixteen rows, one byte per code.
-type Vector = [u32; TILE_ROWS];
+pub(super) type Vector = [u32; TILE_ROWS];
 
 const VECTOR_BYTES: usize = 4 * TILE_ROWS;
 
@@ -19,7 +19,7 @@ const CHUNKS: usize = GROUP / 4;
 /// Groups that are interleaved before their digits are taken, so that choosing what to take costs little.
 const BATCH: usize = 8;
 
-/// Codes of sixteen rows, group by group; all rows have the same number of groups.
+/// Codes of sixteen rows, 32 bytes after 32 bytes; all rows have the same number of them.
 pub(super) type TileRows<'a> = [&'a [[u8; GROUP]]; TILE_ROWS];
 
 /// Output of one digit of each code.
@@ -132,7 +132,7 @@ fn cut<const BITS: usize, const SHIFT: usize, const COUNT: usize>(
 
 /// Interleaves the codes of sixteen rows in units of four columns.
 #[inline(always)]
-fn side_by_side(rows: [&[u8; GROUP]; TILE_ROWS]) -> [Vector; CHUNKS] {
+pub(super) fn side_by_side(rows: [&[u8; GROUP]; TILE_ROWS]) -> [Vector; CHUNKS] {
     let mut out = [[0; TILE_ROWS]; CHUNKS];
     for (lane, row) in rows.iter().enumerate() {
         for (out, codes) in out.iter_mut().zip(row.as_chunks().0) {
@@ -143,7 +143,7 @@ fn side_by_side(rows: [&[u8; GROUP]; TILE_ROWS]) -> [Vector; CHUNKS] {
 }
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
+pub(super) mod x86 {
     use std::arch::x86_64::*;
 
     use super::{CHUNKS, Digits, TileRows, write};
@@ -192,34 +192,46 @@ mod x86 {
     #[target_feature(enable = "avx2")]
     pub fn write_avx2(rows: &TileRows<'_>, tile: usize, digits: &mut [Digits<'_>]) {
         let interleave = |rows: [&[u8; GROUP]; TILE_ROWS]| {
-            // SAFETY: both have 32 bytes.
-            let load = |row: usize| unsafe { _mm256_loadu_si256(rows[row].as_ptr().cast()) };
-            let turn = |row: usize| {
-                let [a, b, c, d] = [load(row), load(row + 1), load(row + 2), load(row + 3)];
-                let (ab, cd) = (_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d));
-                let (ab_high, cd_high) = (_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d));
-                [
-                    _mm256_unpacklo_epi64(ab, cd),
-                    _mm256_unpackhi_epi64(ab, cd),
-                    _mm256_unpacklo_epi64(ab_high, cd_high),
-                    _mm256_unpackhi_epi64(ab_high, cd_high),
-                ]
-            };
             let mut out = [[0; TILE_ROWS]; CHUNKS];
             for half in [0, 8] {
-                for (chunk, (a, b)) in turn(half).into_iter().zip(turn(half + 4)).enumerate() {
-                    let first = _mm256_permute2x128_si256::<0x20>(a, b);
-                    let later = _mm256_permute2x128_si256::<0x31>(a, b);
+                let steps = steps_of_eight_rows(&rows, half);
+                for (out, step) in out.iter_mut().zip(steps.as_flattened()) {
                     // SAFETY: half a vector has 32 bytes.
-                    unsafe {
-                        _mm256_storeu_si256(out[chunk][half..].as_mut_ptr().cast(), first);
-                        _mm256_storeu_si256(out[chunk + 4][half..].as_mut_ptr().cast(), later);
-                    }
+                    unsafe { _mm256_storeu_si256(out[half..].as_mut_ptr().cast(), *step) };
                 }
             }
             out
         };
         write(rows, tile, digits, interleave);
+    }
+
+    /// Interleaves eight rows, from row `half` on, in steps of four bytes: the first four steps and the others.
+    #[target_feature(enable = "avx2")]
+    #[inline]
+    pub fn steps_of_eight_rows(
+        rows: &[&[u8; GROUP]; TILE_ROWS],
+        half: usize,
+    ) -> [[__m256i; CHUNKS / 2]; 2] {
+        // SAFETY: both have 32 bytes.
+        let load = |row: usize| unsafe { _mm256_loadu_si256(rows[row].as_ptr().cast()) };
+        let turn = |row: usize| {
+            let [a, b, c, d] = [load(row), load(row + 1), load(row + 2), load(row + 3)];
+            let (ab, cd) = (_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d));
+            let (ab_high, cd_high) = (_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d));
+            [
+                _mm256_unpacklo_epi64(ab, cd),
+                _mm256_unpackhi_epi64(ab, cd),
+                _mm256_unpacklo_epi64(ab_high, cd_high),
+                _mm256_unpackhi_epi64(ab_high, cd_high),
+            ]
+        };
+        let (above, below) = (turn(half), turn(half + 4));
+        let mut out = [above; 2];
+        for (chunk, (a, b)) in above.into_iter().zip(below).enumerate() {
+            out[0][chunk] = _mm256_permute2x128_si256::<0x20>(a, b);
+            out[1][chunk] = _mm256_permute2x128_si256::<0x31>(a, b);
+        }
+        out
     }
 }
 

@@ -8,10 +8,8 @@
     expect(unsafe_code, reason = "functions for instructions that were found present")
 )]
 
-use super::{GROUP, TILE_ROWS};
-
-/// Units of sixteen rows; all rows have the same number of them.
-pub(super) type UnitRows<'a> = [&'a [[u8; GROUP]]; TILE_ROWS];
+use super::TILE_ROWS;
+use super::digits::{TileRows, Vector, side_by_side};
 
 /// Digits of sixteen columns of sixteen rows: each byte has those of columns 0, 4, 8 and 12 after its own.
 pub(super) type DigitVector = [u8; 4 * TILE_ROWS];
@@ -26,7 +24,7 @@ pub(super) struct PairPlanes<'a> {
 }
 
 /// Writes the digits of a tile.
-pub(super) fn write_pairs(rows: &UnitRows<'_>, planes: &mut PairPlanes<'_>) {
+pub(super) fn write_pairs(rows: &TileRows<'_>, planes: &mut PairPlanes<'_>) {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx2") {
         // SAFETY: the processor supports these instructions.
@@ -35,20 +33,15 @@ pub(super) fn write_pairs(rows: &UnitRows<'_>, planes: &mut PairPlanes<'_>) {
     write_plain(rows, planes);
 }
 
-fn write_plain(rows: &UnitRows<'_>, planes: &mut PairPlanes<'_>) {
+fn write_plain(rows: &TileRows<'_>, planes: &mut PairPlanes<'_>) {
     let upper = planes.upper.as_chunks_mut::<VECTORS>().0.iter_mut();
     let units = upper.zip(planes.lower.as_chunks_mut::<VECTORS>().0);
     for (unit, (upper, lower)) in units.enumerate() {
-        let mut steps = [[0; TILE_ROWS]; GROUP / 4];
-        for (lane, row) in rows.iter().enumerate() {
-            for (step, bytes) in steps.iter_mut().zip(row[unit].as_chunks().0) {
-                step[lane] = u32::from_le_bytes(*bytes);
-            }
-        }
+        let steps = side_by_side(rows.map(|row| &row[unit]));
         for (vector, steps) in steps.as_chunks().0.iter().enumerate() {
             let [above, below] = digits_of_steps(steps);
             for (group, (above, below)) in above.into_iter().zip(below).enumerate() {
-                let bytes = |words: [u32; TILE_ROWS]| words.map(u32::to_le_bytes);
+                let bytes = |words: Vector| words.map(u32::to_le_bytes);
                 upper[2 * group + vector].copy_from_slice(bytes(above).as_flattened());
                 lower[2 * group + vector].copy_from_slice(bytes(below).as_flattened());
             }
@@ -56,11 +49,8 @@ fn write_plain(rows: &UnitRows<'_>, planes: &mut PairPlanes<'_>) {
     }
 }
 
-/// Words of sixteen rows.
-type RowWords = [u32; TILE_ROWS];
-
 /// Returns the upper and the lower digits of four steps of four columns, those of each group.
-fn digits_of_steps([a, b, c, d]: &[RowWords; 4]) -> [[RowWords; 2]; 2] {
+fn digits_of_steps([a, b, c, d]: &[Vector; 4]) -> [[Vector; 2]; 2] {
     let [even, odd, low] = [0x33, 0xcc, 0x0f].map(|byte| u32::from_le_bytes([byte; 4]));
     let mut out = [[[0; TILE_ROWS]; 2]; 2];
     let [[upper_first, upper_second], [lower_first, lower_second]] = &mut out;
@@ -80,20 +70,22 @@ fn digits_of_steps([a, b, c, d]: &[RowWords; 4]) -> [[RowWords; 2]; 2] {
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{GROUP, PairPlanes, TILE_ROWS, UnitRows, VECTORS};
+    use super::super::digits::x86::steps_of_eight_rows;
+    use super::{DigitVector, PairPlanes, TILE_ROWS, TileRows, VECTORS};
 
     #[target_feature(enable = "avx2")]
-    pub fn write_pairs(rows: &UnitRows<'_>, planes: &mut PairPlanes<'_>) {
+    pub fn write_pairs(rows: &TileRows<'_>, planes: &mut PairPlanes<'_>) {
         let upper = planes.upper.as_chunks_mut::<VECTORS>().0.iter_mut();
         let units = upper.zip(planes.lower.as_chunks_mut::<VECTORS>().0);
         for (unit, (upper, lower)) in units.enumerate() {
+            let rows = rows.map(|row| &row[unit]);
             for half in [0, TILE_ROWS / 2] {
-                let (first, second) = interleaved(rows, half, unit);
-                for (vector, chunks) in [first, second].into_iter().enumerate() {
-                    let [low, high] = digits(upper_pairs(chunks));
+                let steps = steps_of_eight_rows(&rows, half);
+                for (vector, steps) in steps.into_iter().enumerate() {
+                    let [low, high] = digits(upper_pairs(steps));
                     store(&mut upper[vector], half, low);
                     store(&mut upper[2 + vector], half, high);
-                    let [low, high] = digits(lower_pairs(chunks));
+                    let [low, high] = digits(lower_pairs(steps));
                     store(&mut lower[vector], half, low);
                     store(&mut lower[2 + vector], half, high);
                 }
@@ -103,43 +95,9 @@ mod x86 {
 
     #[target_feature(enable = "avx2")]
     #[inline]
-    fn store(vector: &mut [u8; 4 * TILE_ROWS], half: usize, digits: __m256i) {
+    fn store(vector: &mut DigitVector, half: usize, digits: __m256i) {
         // SAFETY: half a vector has 32 bytes.
         unsafe { _mm256_storeu_si256(vector[4 * half..].as_mut_ptr().cast(), digits) };
-    }
-
-    /// Interleaves a unit of eight rows in steps of four bytes: the first four steps and the others.
-    #[target_feature(enable = "avx2")]
-    #[inline]
-    fn interleaved(rows: &UnitRows<'_>, half: usize, unit: usize) -> ([__m256i; 4], [__m256i; 4]) {
-        let (above, below) = (turned(rows, half, unit), turned(rows, half + 4, unit));
-        let (mut first, mut second) = (above, above);
-        for k in 0..4 {
-            first[k] = _mm256_permute2x128_si256::<0x20>(above[k], below[k]);
-            second[k] = _mm256_permute2x128_si256::<0x31>(above[k], below[k]);
-        }
-        (first, second)
-    }
-
-    /// Transposes the steps of four rows, in both halves of the vectors.
-    #[target_feature(enable = "avx2")]
-    #[inline]
-    fn turned(rows: &UnitRows<'_>, from: usize, unit: usize) -> [__m256i; 4] {
-        let mut loaded = [_mm256_setzero_si256(); 4];
-        for (k, loaded) in loaded.iter_mut().enumerate() {
-            let bytes: &[u8; GROUP] = &rows[from + k][unit];
-            // SAFETY: a unit has 32 bytes.
-            *loaded = unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) };
-        }
-        let [a, b, c, d] = loaded;
-        let (ab, cd) = (_mm256_unpacklo_epi32(a, b), _mm256_unpacklo_epi32(c, d));
-        let (ab_high, cd_high) = (_mm256_unpackhi_epi32(a, b), _mm256_unpackhi_epi32(c, d));
-        [
-            _mm256_unpacklo_epi64(ab, cd),
-            _mm256_unpackhi_epi64(ab, cd),
-            _mm256_unpacklo_epi64(ab_high, cd_high),
-            _mm256_unpackhi_epi64(ab_high, cd_high),
-        ]
     }
 
     /// Returns the upper digits of two steps each, those of the first group in the lower half of a byte.
@@ -185,10 +143,10 @@ mod x86 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::nested::Layout;
     use crate::nested::layout::Grid;
+    use crate::nested::{GROUP, Layout};
 
-    type WritePairs = fn(&UnitRows<'_>, &mut PairPlanes<'_>);
+    type WritePairs = fn(&TileRows<'_>, &mut PairPlanes<'_>);
 
     const UNITS: usize = 3;
 
@@ -201,7 +159,7 @@ mod tests {
                 (0..UNITS).map(unit).collect()
             })
             .collect();
-        let rows: UnitRows<'_> = std::array::from_fn(|row| rows[row].as_slice());
+        let rows: TileRows<'_> = std::array::from_fn(|row| rows[row].as_slice());
         let grid = Grid::new(TILE_ROWS, 2 * UNITS * GROUP).unwrap();
         let ways: [(&str, WritePairs); 2] = [("plain", write_plain), ("detected", write_pairs)];
         for (name, write) in ways {

@@ -2,7 +2,7 @@
 
 use super::digits::{Digits, TileRows, write_tile};
 use super::layout::{Grid, ScaledParts, merged_bytes};
-use super::pairs::{PairPlanes, UnitRows, write_pairs};
+use super::pairs::{PairPlanes, write_pairs};
 use super::scaled_pack::{Run, plane_shift};
 use super::{GROUP, Layout, NestedError, PlaneForm, ScaledForm, ScaledRows, TILE_ROWS};
 use crate::Plane;
@@ -52,6 +52,8 @@ pub struct ScaledPlanes<'a> {
     digits: Vec<Digits<'a>>,
     /// Codes of an incomplete tile, padded with zeros.
     padded: Vec<[u8; GROUP]>,
+    /// Codes from pairs, whose lower bits may be those of another code: no plane has them.
+    unpacked: Vec<[u8; GROUP]>,
 }
 
 /// One kind of numbers that plane P2 holds besides its codes.
@@ -74,8 +76,9 @@ impl<'a> ScaledPlanes<'a> {
     ) -> Result<Self, NestedError> {
         form.check()?;
         let grid = Grid::new(rows, cols).ok_or(NestedError::Shape { rows, cols })?;
-        let (numbers, digits, padded) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { form: *form, layout, rows, cols, grid, numbers, digits, padded })
+        let (numbers, digits) = (Vec::new(), Vec::new());
+        let (padded, unpacked) = (Vec::new(), Vec::new());
+        Ok(Self { form: *form, layout, rows, cols, grid, numbers, digits, padded, unpacked })
     }
 
     /// Adds a plane to write to `out`, which must have [`PlaneForm::plane_bytes`] bytes.
@@ -185,10 +188,11 @@ impl<'a> ScaledPlanes<'a> {
         if self.layout == Layout::Tile16 && self.write_tiles_of_pairs(first, pairs) {
             return Ok(());
         }
-        let unpacked =
-            |pair: &[u8; GROUP]| [pair.map(|byte| byte << 4), pair.map(|byte| byte & 0xf0)];
-        let codes: Vec<[u8; GROUP]> = pairs.iter().flat_map(unpacked).collect();
+        let mut codes = std::mem::take(&mut self.unpacked);
+        codes.clear();
+        codes.extend(pairs.iter().flat_map(|pair| [pair.map(|byte| byte << 4), *pair]));
         self.write_codes(first, codes.as_flattened());
+        self.unpacked = codes;
         Ok(())
     }
 
@@ -206,7 +210,7 @@ impl<'a> ScaledPlanes<'a> {
         let lower = lower.as_chunks_mut().0[start..].chunks_exact_mut(vectors);
         let tiles = pairs.chunks_exact(TILE_ROWS * of_row);
         for ((pairs, upper), lower) in tiles.zip(upper).zip(lower) {
-            let mut units: UnitRows<'_> = [&[]; TILE_ROWS];
+            let mut units: TileRows<'_> = [&[]; TILE_ROWS];
             for (row, pairs) in units.iter_mut().zip(pairs.chunks_exact(of_row)) {
                 *row = pairs;
             }

@@ -363,18 +363,10 @@ fn a_view_of_another_length_is_refused() {
 
 #[test]
 fn scales_that_are_no_numbers_are_refused_by_row_and_group() {
-    let form = ScaledForm {
-        bits: 4,
-        sub_block: 32,
-        span: 8,
-        scale: ScaleType::F16,
-        sub_scale: SubScale::U8,
-        minima: Minima::SubBlocks,
-    };
-    let codec = codec(form);
+    let codec = codec(K_QUANT);
     for bits in [0x7c00u16, 0xfc00, 0x7e00] {
         for minimum in [false, true] {
-            let mut matrix = random_rows(&form, 3, 512, &mut Random(2));
+            let mut matrix = random_rows(&K_QUANT, 3, 512, &mut Random(2));
             let into = if minimum { &mut matrix.minima } else { &mut matrix.scales };
             into[2 * 3..2 * 4].copy_from_slice(&bits.to_le_bytes());
             matrix.sub_minima.fill(1);

@@ -1,8 +1,8 @@
-//! Transposition of the numbers of sixteen rows.
+//! Transposition of words of sixteen rows, which hold numbers of one, two or four bytes.
 //!
-//! Whatever the size of a number, its position is that in its word below four bits of the row. Interleaving the
-//! two halves of all words moves the highest bit of each position to the bottom. After four times the row is
-//! there.
+//! Interleaving the first half of a list with the second half moves the highest bit of each index to the
+//! bottom. The index of a number is that of its row, four bits, above that within the word: after four times the
+//! row is the lower part.
 #![cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "functions for instructions that every x86-64 processor has")
