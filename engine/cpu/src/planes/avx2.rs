@@ -170,16 +170,12 @@ pub fn nibbles(upper: __m256i, lower: __m256i) -> [__m256i; 4] {
 #[inline]
 #[target_feature(enable = "avx2")]
 pub fn nibble_pairs(upper: __m256i, lower: __m256i) -> [__m256i; 2] {
-    // One mask for all, so that more registers remain for values.
-    let high_pairs = _mm256_set1_epi8(0xcc_u8.cast_signed());
-    let even = _mm256_or_si256(
-        _mm256_and_si256(_mm256_slli_epi16::<2>(upper), high_pairs),
-        _mm256_andnot_si256(high_pairs, lower),
-    );
-    let odd = _mm256_or_si256(
-        _mm256_and_si256(upper, high_pairs),
-        _mm256_andnot_si256(high_pairs, _mm256_srli_epi16::<2>(lower)),
-    );
+    // Upper digits 0 and 2 change places with lower digits 1 and 3.
+    let places = _mm256_set1_epi8(0x33);
+    let shifted = _mm256_srli_epi16::<2>(lower);
+    let differing = _mm256_and_si256(_mm256_xor_si256(shifted, upper), places);
+    let even = _mm256_xor_si256(lower, _mm256_slli_epi16::<2>(differing));
+    let odd = _mm256_xor_si256(upper, differing);
     [even, odd]
 }
 
@@ -276,7 +272,7 @@ fn in_registers(sums: &mut [__m256i; 2]) {
 }
 
 /// Looks up the table entries for the leading digits of codes: two bits at level 2, otherwise four.
-#[inline]
+#[inline(never)]
 #[target_feature(enable = "avx2")]
 #[expect(clippy::needless_range_loop, reason = "indices name chunks and halves")]
 pub unsafe fn lookup_nibbles(
@@ -290,17 +286,50 @@ pub unsafe fn lookup_nibbles(
         for half in 0..2 {
             // SAFETY: the caller's `cell` is inside the planes.
             let p2 = unsafe { load(planes.p2, cell * 2 + vector, half) };
-            let indices = if level_2 {
-                two_bits(p2)
+            let values = if level_2 {
+                lookup_two_bits(table, p2)
             } else {
                 // SAFETY: as above.
-                nibbles(p2, unsafe { middle(planes, cell, vector, half) })
+                lookup(table, nibbles(p2, unsafe { middle(planes, cell, vector, half) }))
             };
             for i in 0..4 {
-                out[vector * 4 + i][half] = _mm256_shuffle_epi8(table, indices[i]);
+                out[vector * 4 + i][half] = values[i];
             }
         }
     }
+}
+
+/// Looks up the bytes of four vectors of indices.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn lookup(table: __m256i, indices: [__m256i; 4]) -> [__m256i; 4] {
+    let mut bytes = indices;
+    for i in 0..4 {
+        bytes[i] = _mm256_shuffle_epi8(table, indices[i]);
+    }
+    bytes
+}
+
+/// Looks up the table entries for the four 2-bit digits of bytes. Two digits at a time are an index of two tables: one
+/// has the entry for the lower digit, the other that for the upper one.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub fn lookup_two_bits(table: __m256i, digits: __m256i) -> [__m256i; 4] {
+    let [by_lower, by_upper] = [
+        _mm_setr_epi8(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3),
+        _mm_setr_epi8(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3),
+    ];
+    let by_lower = _mm256_shuffle_epi8(table, _mm256_broadcastsi128_si256(by_lower));
+    let by_upper = _mm256_shuffle_epi8(table, _mm256_broadcastsi128_si256(by_upper));
+    let low = _mm256_set1_epi8(15);
+    let (first, second) =
+        (_mm256_and_si256(digits, low), _mm256_and_si256(_mm256_srli_epi16::<4>(digits), low));
+    [
+        _mm256_shuffle_epi8(by_lower, first),
+        _mm256_shuffle_epi8(by_upper, first),
+        _mm256_shuffle_epi8(by_lower, second),
+        _mm256_shuffle_epi8(by_upper, second),
+    ]
 }
 
 /// Returns the four 2-bit digits of bytes.

@@ -141,11 +141,11 @@ unsafe fn one_row_by<const LEVEL: u8, const MIDDLE: u8, const SUBS: usize, const
     let (planes, tables) = (tile_planes::<LEVEL>(weights, tile), Tables::new(weights));
     let (mut scales, mut minima) =
         ([MaybeUninit::uninit(); 2 * RUN], [MaybeUninit::uninit(); 2 * RUN]);
-    let mut sum = _mm512_setzero_ps();
+    let (mut sum, fill) = (_mm512_setzero_ps(), scales::filler(weights));
     let mut x = x.as_ptr();
     for first in (0..weights.groups).step_by(RUN) {
         // SAFETY: `first` is below the groups of the matrix.
-        unsafe { scales::fill(weights, tile, first, &mut scales, &mut minima) };
+        unsafe { fill(weights, tile, first, &mut scales, &mut minima) };
         for i in 0..RUN.min(weights.groups - first) {
             // SAFETY: the group is below those of all planes and of the activations, and `fill` wrote its
             // scales.

@@ -34,7 +34,6 @@ pub struct ScaledScratch {
     tile: ScaledRows,
 }
 
-/// Size of one read.
 /// A tile of sixteen rows, or the rest of a matrix.
 #[derive(Clone, Copy, Debug)]
 pub enum ScaledTile<'a> {
@@ -57,6 +56,7 @@ impl ScaledTile<'_> {
     }
 }
 
+/// Size of one read.
 #[derive(Clone, Copy)]
 struct ReadSteps<'a> {
     /// Approximate number of bytes.

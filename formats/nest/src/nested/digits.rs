@@ -152,41 +152,48 @@ pub(super) mod x86 {
     #[target_feature(enable = "avx512f,avx512bw")]
     pub fn write_avx512(rows: &TileRows<'_>, tile: usize, digits: &mut [Digits<'_>]) {
         let interleave = |rows: [&[u8; GROUP]; TILE_ROWS]| {
-            // Each 16-byte lane holds four-column units: the first and last four of a row, then the same of
-            // the row four below.
-            let pair = |row: usize| {
-                // SAFETY: both have 32 bytes.
-                let (low, high) = unsafe {
-                    let load = |row: usize| _mm256_loadu_si256(rows[row].as_ptr().cast());
-                    (load(row), load(row + 4))
-                };
-                _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
-            };
-            let turn = |row: usize| {
-                let [a, b, c, d] = [pair(row), pair(row + 1), pair(row + 2), pair(row + 3)];
-                let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
-                let (ab_high, cd_high) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
-                [
-                    _mm512_unpacklo_epi64(ab, cd),
-                    _mm512_unpackhi_epi64(ab, cd),
-                    _mm512_unpacklo_epi64(ab_high, cd_high),
-                    _mm512_unpackhi_epi64(ab_high, cd_high),
-                ]
-            };
-            let (above, below) = (turn(0), turn(8));
             let mut out = [[0; TILE_ROWS]; CHUNKS];
-            for (chunk, (above, below)) in above.into_iter().zip(below).enumerate() {
-                let first = _mm512_shuffle_i64x2::<0b10_00_10_00>(above, below);
-                let later = _mm512_shuffle_i64x2::<0b11_01_11_01>(above, below);
-                // SAFETY: all have 64 bytes.
-                unsafe {
-                    _mm512_storeu_si512(out[chunk].as_mut_ptr().cast(), first);
-                    _mm512_storeu_si512(out[chunk + 4].as_mut_ptr().cast(), later);
-                }
+            for (out, step) in out.iter_mut().zip(steps_of_sixteen_rows(&rows)) {
+                // SAFETY: both have 64 bytes.
+                unsafe { _mm512_storeu_si512(out.as_mut_ptr().cast(), step) };
             }
             out
         };
         write(rows, tile, digits, interleave);
+    }
+
+    /// Interleaves sixteen rows in steps of four bytes.
+    #[target_feature(enable = "avx512f,avx512bw")]
+    #[inline]
+    pub fn steps_of_sixteen_rows(rows: &[&[u8; GROUP]; TILE_ROWS]) -> [__m512i; CHUNKS] {
+        // Each 16-byte lane holds four-column units: the first and last four of a row, then the same of
+        // the row four below.
+        let pair = |row: usize| {
+            // SAFETY: both have 32 bytes.
+            let (low, high) = unsafe {
+                let load = |row: usize| _mm256_loadu_si256(rows[row].as_ptr().cast());
+                (load(row), load(row + 4))
+            };
+            _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), high)
+        };
+        let turn = |row: usize| {
+            let [a, b, c, d] = [pair(row), pair(row + 1), pair(row + 2), pair(row + 3)];
+            let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
+            let (ab_high, cd_high) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
+            [
+                _mm512_unpacklo_epi64(ab, cd),
+                _mm512_unpackhi_epi64(ab, cd),
+                _mm512_unpacklo_epi64(ab_high, cd_high),
+                _mm512_unpackhi_epi64(ab_high, cd_high),
+            ]
+        };
+        let (above, below) = (turn(0), turn(8));
+        let mut out = [above[0]; CHUNKS];
+        for (chunk, (above, below)) in above.into_iter().zip(below).enumerate() {
+            out[chunk] = _mm512_shuffle_i64x2::<0b10_00_10_00>(above, below);
+            out[chunk + 4] = _mm512_shuffle_i64x2::<0b11_01_11_01>(above, below);
+        }
+        out
     }
 
     #[target_feature(enable = "avx2")]

@@ -26,9 +26,15 @@ pub(super) struct PairPlanes<'a> {
 /// Writes the digits of a tile.
 pub(super) fn write_pairs(rows: &TileRows<'_>, planes: &mut PairPlanes<'_>) {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor supports these instructions.
-        return unsafe { x86::write_pairs(rows, planes) };
+    {
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+            // SAFETY: the processor supports these instructions.
+            return unsafe { x86::write_pairs_avx512(rows, planes) };
+        }
+        if is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor supports these instructions.
+            return unsafe { x86::write_pairs_avx2(rows, planes) };
+        }
     }
     write_plain(rows, planes);
 }
@@ -51,92 +57,109 @@ fn write_plain(rows: &TileRows<'_>, planes: &mut PairPlanes<'_>) {
 
 /// Returns the upper and the lower digits of four steps of four columns, those of each group.
 fn digits_of_steps([a, b, c, d]: &[Vector; 4]) -> [[Vector; 2]; 2] {
-    let [even, odd, low] = [0x33, 0xcc, 0x0f].map(|byte| u32::from_le_bytes([byte; 4]));
     let mut out = [[[0; TILE_ROWS]; 2]; 2];
     let [[upper_first, upper_second], [lower_first, lower_second]] = &mut out;
     for lane in 0..TILE_ROWS {
-        let (a, b, c, d) = (a[lane], b[lane], c[lane], d[lane]);
-        let (ab, cd) = (a >> 2 & even | b & odd, c >> 2 & even | d & odd);
-        upper_first[lane] = ab & low | (cd & low) << 4;
-        upper_second[lane] = ab >> 4 & low | cd & !low;
-        let (ab, cd) = (a & even | (b & even) << 2, c & even | (d & even) << 2);
-        lower_first[lane] = ab & low | (cd & low) << 4;
-        lower_second[lane] = ab >> 4 & low | cd & !low;
+        let [lower_ab, upper_ab] = exchanged::<2>(a[lane], b[lane], 0x33);
+        let [lower_cd, upper_cd] = exchanged::<2>(c[lane], d[lane], 0x33);
+        [upper_first[lane], upper_second[lane]] = exchanged::<4>(upper_ab, upper_cd, 0x0f);
+        [lower_first[lane], lower_second[lane]] = exchanged::<4>(lower_ab, lower_cd, 0x0f);
     }
     out
+}
+
+/// Exchanges the upper digits of `BITS` bits in the bytes of `a` with the lower ones in those of `b`, which `low` masks.
+fn exchanged<const BITS: u32>(a: u32, b: u32, low: u8) -> [u32; 2] {
+    let differing = (a >> BITS ^ b) & u32::from_le_bytes([low; 4]);
+    [a ^ differing << BITS, b ^ differing]
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::super::digits::x86::steps_of_eight_rows;
+    use super::super::digits::x86::{steps_of_eight_rows, steps_of_sixteen_rows};
     use super::{DigitVector, PairPlanes, TILE_ROWS, TileRows, VECTORS};
 
     #[target_feature(enable = "avx2")]
-    pub fn write_pairs(rows: &TileRows<'_>, planes: &mut PairPlanes<'_>) {
+    pub fn write_pairs_avx2(rows: &TileRows<'_>, planes: &mut PairPlanes<'_>) {
         let upper = planes.upper.as_chunks_mut::<VECTORS>().0.iter_mut();
         let units = upper.zip(planes.lower.as_chunks_mut::<VECTORS>().0);
         for (unit, (upper, lower)) in units.enumerate() {
             let rows = rows.map(|row| &row[unit]);
             for half in [0, TILE_ROWS / 2] {
                 let steps = steps_of_eight_rows(&rows, half);
-                for (vector, steps) in steps.into_iter().enumerate() {
-                    let [low, high] = digits(upper_pairs(steps));
-                    store(&mut upper[vector], half, low);
-                    store(&mut upper[2 + vector], half, high);
-                    let [low, high] = digits(lower_pairs(steps));
-                    store(&mut lower[vector], half, low);
-                    store(&mut lower[2 + vector], half, high);
+                for (vector, [a, b, c, d]) in steps.into_iter().enumerate() {
+                    let [lower_ab, upper_ab] = exchanged::<2>(a, b, 0x33);
+                    let [lower_cd, upper_cd] = exchanged::<2>(c, d, 0x33);
+                    store(exchanged::<4>(upper_ab, upper_cd, 0x0f), half, vector, upper);
+                    store(exchanged::<4>(lower_ab, lower_cd, 0x0f), half, vector, lower);
                 }
             }
         }
     }
 
+    /// Computes [`super::exchanged`].
     #[target_feature(enable = "avx2")]
     #[inline]
-    fn store(vector: &mut DigitVector, half: usize, digits: __m256i) {
-        // SAFETY: half a vector has 32 bytes.
-        unsafe { _mm256_storeu_si256(vector[4 * half..].as_mut_ptr().cast(), digits) };
+    fn exchanged<const BITS: i32>(a: __m256i, b: __m256i, low: i8) -> [__m256i; 2] {
+        let differing = _mm256_xor_si256(_mm256_srli_epi32::<BITS>(a), b);
+        let differing = _mm256_and_si256(differing, _mm256_set1_epi8(low));
+        let a = _mm256_xor_si256(a, _mm256_slli_epi32::<BITS>(differing));
+        [a, _mm256_xor_si256(b, differing)]
     }
 
-    /// Returns the upper digits of two steps each, those of the first group in the lower half of a byte.
+    /// Writes the digits of both groups in half a tile.
     #[target_feature(enable = "avx2")]
     #[inline]
-    fn upper_pairs([a, b, c, d]: [__m256i; 4]) -> [__m256i; 2] {
-        let (even, odd) = (_mm256_set1_epi8(0x33), _mm256_set1_epi8(0xcc_u8.cast_signed()));
-        let first = _mm256_and_si256(_mm256_srli_epi32::<2>(a), even);
-        let third = _mm256_and_si256(_mm256_srli_epi32::<2>(c), even);
+    fn store(
+        [first, second]: [__m256i; 2],
+        half: usize,
+        vector: usize,
+        out: &mut [DigitVector; VECTORS],
+    ) {
+        for (digits, vector) in [(first, vector), (second, 2 + vector)] {
+            // SAFETY: half a vector has 32 bytes.
+            unsafe { _mm256_storeu_si256(out[vector][4 * half..].as_mut_ptr().cast(), digits) };
+        }
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw")]
+    pub fn write_pairs_avx512(rows: &TileRows<'_>, planes: &mut PairPlanes<'_>) {
+        let upper = planes.upper.as_chunks_mut::<VECTORS>().0.iter_mut();
+        let units = upper.zip(planes.lower.as_chunks_mut::<VECTORS>().0);
+        for (unit, (upper, lower)) in units.enumerate() {
+            let steps = steps_of_sixteen_rows(&rows.map(|row| &row[unit]));
+            for (vector, &[a, b, c, d]) in steps.as_chunks().0.iter().enumerate() {
+                let [lower_ab, upper_ab] = exchanged_512::<2>(a, b, 0x33);
+                let [lower_cd, upper_cd] = exchanged_512::<2>(c, d, 0x33);
+                store_512(exchanged_512::<4>(upper_ab, upper_cd, 0x0f), vector, upper);
+                store_512(exchanged_512::<4>(lower_ab, lower_cd, 0x0f), vector, lower);
+            }
+        }
+    }
+
+    /// Computes [`super::exchanged`].
+    #[target_feature(enable = "avx512f")]
+    #[inline]
+    fn exchanged_512<const BITS: u32>(a: __m512i, b: __m512i, low: i8) -> [__m512i; 2] {
+        // Selects the first operand where the third has ones, or else the second.
+        const SELECT: i32 = 0xe4;
+        let low = _mm512_set1_epi8(low);
         [
-            _mm256_or_si256(first, _mm256_and_si256(b, odd)),
-            _mm256_or_si256(third, _mm256_and_si256(d, odd)),
+            _mm512_ternarylogic_epi32::<SELECT>(a, _mm512_slli_epi32::<BITS>(b), low),
+            _mm512_ternarylogic_epi32::<SELECT>(_mm512_srli_epi32::<BITS>(a), b, low),
         ]
     }
 
-    /// Returns the lower digits of two steps each, like [`upper_pairs`].
-    #[target_feature(enable = "avx2")]
+    /// Writes the digits of both groups.
+    #[target_feature(enable = "avx512f")]
     #[inline]
-    fn lower_pairs([a, b, c, d]: [__m256i; 4]) -> [__m256i; 2] {
-        let even = _mm256_set1_epi8(0x33);
-        let second = _mm256_slli_epi32::<2>(_mm256_and_si256(b, even));
-        let fourth = _mm256_slli_epi32::<2>(_mm256_and_si256(d, even));
-        [
-            _mm256_or_si256(_mm256_and_si256(a, even), second),
-            _mm256_or_si256(_mm256_and_si256(c, even), fourth),
-        ]
-    }
-
-    /// Returns the digits of both groups.
-    #[target_feature(enable = "avx2")]
-    #[inline]
-    fn digits([first, second]: [__m256i; 2]) -> [__m256i; 2] {
-        let low = _mm256_set1_epi8(0x0f);
-        let of_first = _mm256_slli_epi32::<4>(_mm256_and_si256(second, low));
-        let of_second = _mm256_and_si256(_mm256_srli_epi32::<4>(first), low);
-        [
-            _mm256_or_si256(_mm256_and_si256(first, low), of_first),
-            _mm256_or_si256(of_second, _mm256_andnot_si256(low, second)),
-        ]
+    fn store_512([first, second]: [__m512i; 2], vector: usize, out: &mut [DigitVector; VECTORS]) {
+        for (digits, vector) in [(first, vector), (second, 2 + vector)] {
+            // SAFETY: a vector has 64 bytes.
+            unsafe { _mm512_storeu_si512(out[vector].as_mut_ptr().cast(), digits) };
+        }
     }
 }
 
@@ -161,7 +184,15 @@ mod tests {
             .collect();
         let rows: TileRows<'_> = std::array::from_fn(|row| rows[row].as_slice());
         let grid = Grid::new(TILE_ROWS, 2 * UNITS * GROUP).unwrap();
-        let ways: [(&str, WritePairs); 2] = [("plain", write_plain), ("detected", write_pairs)];
+        let mut ways: Vec<(&str, WritePairs)> =
+            vec![("plain", write_plain), ("detected", write_pairs)];
+        #[cfg(target_arch = "x86_64")]
+        if is_x86_feature_detected!("avx2") {
+            ways.push(("AVX2", |rows, planes| {
+                // SAFETY: the processor supports these instructions.
+                unsafe { x86::write_pairs_avx2(rows, planes) }
+            }));
+        }
         for (name, write) in ways {
             let mut upper = [[0xa5; 4 * TILE_ROWS]; VECTORS * UNITS];
             let mut lower = upper;

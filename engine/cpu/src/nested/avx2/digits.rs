@@ -3,7 +3,7 @@
 
 use std::arch::x86_64::*;
 
-use crate::planes::avx2::{load, nibble_pairs, nibbles, spread, two_bits};
+use crate::planes::avx2::{load, lookup, lookup_two_bits, nibble_pairs, nibbles, spread};
 
 /// Leading planes of a level.
 pub const TWO: u8 = 0;
@@ -24,17 +24,32 @@ pub struct Cell<'a> {
     pub index: usize,
 }
 
-/// Returns the leading digits of four chunks of half a tile: two bits at level 2, otherwise four.
+/// Returns the four leading bits of four chunks of half a tile.
 #[inline]
 #[target_feature(enable = "avx2")]
 pub unsafe fn leading<const PLANES: u8>(cell: Cell, vector: usize, half: usize) -> [__m256i; 4] {
     // SAFETY: the caller's cell is inside the planes.
     unsafe {
         let p2 = load(cell.p2, cell.index * 2 + vector, half);
-        if PLANES == TWO {
-            return two_bits(p2);
-        }
         nibbles(p2, middle::<PLANES>(cell, vector, half))
+    }
+}
+
+/// Looks up the table entries for the leading digits of four chunks of half a tile: two bits at level 2, otherwise four.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub unsafe fn values<const PLANES: u8>(
+    cell: Cell,
+    table: __m256i,
+    vector: usize,
+    half: usize,
+) -> [__m256i; 4] {
+    // SAFETY: the caller's cell is inside the planes.
+    unsafe {
+        if PLANES == TWO {
+            return lookup_two_bits(table, load(cell.p2, cell.index * 2 + vector, half));
+        }
+        lookup(table, leading::<PLANES>(cell, vector, half))
     }
 }
 

@@ -10,7 +10,7 @@ use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
 
 use super::super::{MagnitudeTable, NestedWeights, TileValues};
-use super::digits::{Cell, MERGED, P3, SPLIT, TWO, leading};
+use super::digits::{Cell, MERGED, P3, SPLIT, TWO, values};
 use super::magnitudes::{self, Magnitudes};
 use super::strided;
 use super::wide::{self, Formula};
@@ -158,14 +158,14 @@ unsafe fn dots<const PLANES: u8>(cell: Cell, table: __m256i, x: &QuantizedGroup)
     for vector in 0..2 {
         let cell = Cell { index: after(cell.index, sums), ..cell };
         // SAFETY: the caller's cell is inside the planes.
-        let indices =
-            unsafe { [leading::<PLANES>(cell, vector, 0), leading::<PLANES>(cell, vector, 1)] };
+        let values = unsafe {
+            [values::<PLANES>(cell, table, vector, 0), values::<PLANES>(cell, table, vector, 1)]
+        };
         for chunk in 0..4 {
             // SAFETY: there are eight chunks.
             let x = unsafe { broadcast(x, vector * 4 + chunk) };
             for half in 0..2 {
-                let values = _mm256_shuffle_epi8(table, indices[half][chunk]);
-                sums[half] = multiply_add(sums[half], values, x);
+                sums[half] = multiply_add(sums[half], values[half][chunk], x);
             }
         }
     }

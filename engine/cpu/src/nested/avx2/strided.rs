@@ -4,7 +4,7 @@
 use std::arch::x86_64::*;
 
 use super::Table;
-use super::digits::{Cell, leading};
+use super::digits::{Cell, values};
 use crate::planes::avx2::{after, broadcast};
 use crate::rows::QuantizedGroup;
 
@@ -49,23 +49,19 @@ unsafe fn add_halves<const PLANES: u8, const T: usize, const FROM: usize, const 
     }
     for vector in 0..2 {
         let cell = Cell { index: after(cell.index, [sums[0][FROM], sums[0][TO - 1]]), ..cell };
-        let mut indices = [[zero; 4]; 2];
+        let mut bytes = [[zero; 4]; 2];
         for half in FROM..TO {
             // SAFETY: the caller's cell is inside the planes.
-            indices[half] = unsafe { leading::<PLANES>(cell, vector, half) };
+            bytes[half] = unsafe { values::<PLANES>(cell, table.values, vector, half) };
         }
         for first in [0, 2] {
             let mut pairs = [[zero; 2]; T];
             for chunk in first..first + 2 {
-                let mut bytes = [zero; 2];
-                for half in FROM..TO {
-                    bytes[half] = _mm256_shuffle_epi8(table.values, indices[half][chunk]);
-                }
                 for t in 0..T {
                     // SAFETY: there are eight chunks.
                     let x = unsafe { broadcast(x[t], vector * 4 + chunk) };
                     for half in FROM..TO {
-                        let products = _mm256_maddubs_epi16(bytes[half], x);
+                        let products = _mm256_maddubs_epi16(bytes[half][chunk], x);
                         pairs[t][half] = _mm256_add_epi16(pairs[t][half], products);
                     }
                 }

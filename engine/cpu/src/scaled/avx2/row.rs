@@ -9,8 +9,8 @@ use std::arch::x86_64::*;
 use super::super::{QuantizedGroup, RUN, ScalePanel, ScaledWeights, TileValues};
 use super::{Product, k_quants, one_bits, sums_of_x};
 use crate::planes::avx2::{
-    after, broadcast, chunks_in_16_bits, halves, load, multiply_add, nibbles, prefetch_codes,
-    spread, two_bits,
+    after, broadcast, chunks_in_16_bits, halves, load, lookup, lookup_two_bits, multiply_add,
+    nibbles, prefetch_codes, spread, two_bits,
 };
 use crate::planes::{CodePlanes, MiddlePlanes};
 
@@ -194,16 +194,18 @@ unsafe fn add_group<
         // SAFETY: a slot is 16 floats.
         let scales = unsafe { halves(&panel.scales[slot + sub]) };
         for t in 0..T {
-            let start = _mm256_set1_epi32(-product.zero * sums_of_x[t][sub]);
             let scale_of_x = _mm256_set1_ps(x[t].scale);
             for half in FROM..TO {
                 let mut wide = dots.wide[t][half];
                 if CODES >= FIVE && product.stride != 1 {
                     wide = _mm256_mullo_epi32(wide, _mm256_set1_epi32(product.stride));
                 }
-                let dots = _mm256_cvtepi32_ps(_mm256_add_epi32(wide, start));
+                if CODES != PLAIN_NIBBLE || product.zero != 0 {
+                    let start = _mm256_set1_epi32(-product.zero * sums_of_x[t][sub]);
+                    wide = _mm256_add_epi32(wide, start);
+                }
                 let scale = _mm256_mul_ps(scale_of_x, scales[half]);
-                sums[t][half] = _mm256_fmadd_ps(dots, scale, sums[t][half]);
+                sums[t][half] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(wide), scale, sums[t][half]);
             }
         }
         dots = Dots::zero();
@@ -292,7 +294,7 @@ unsafe fn quarter<const CODES: u8>(cell: Cell, vector: usize, half: usize) -> [_
         let p2 = load(planes.p2, index, half);
         let table = product.table;
         if CODES == TWO {
-            return lookup(table, two_bits(p2));
+            return lookup_two_bits(table, p2);
         }
         let first = match CODES {
             THREE => {
@@ -327,15 +329,4 @@ fn below<const BITS: i32>(first: [__m256i; 4], last: [__m256i; 4]) -> [__m256i; 
         codes[i] = _mm256_or_si256(_mm256_slli_epi16::<BITS>(first[i]), last[i]);
     }
     codes
-}
-
-/// Looks up the bytes of four vectors of indices.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn lookup(table: __m256i, indices: [__m256i; 4]) -> [__m256i; 4] {
-    let mut bytes = indices;
-    for i in 0..4 {
-        bytes[i] = _mm256_shuffle_epi8(table, indices[i]);
-    }
-    bytes
 }

@@ -53,6 +53,7 @@ pub unsafe fn products(
         (_, false) => add_rows::<2, false>,
         (_, true) => add_rows::<2, true>,
     };
+    let fill = scales::filler(weights);
     for first in (0..weights.groups).step_by(GROUPS) {
         let count = GROUPS.min(weights.groups - first);
         // SAFETY: the groups are inside the planes and inside each block of `x`.
@@ -62,7 +63,7 @@ pub unsafe fn products(
             for run in (0..count).step_by(RUN) {
                 let (scales, minima) =
                     (&mut panel.scales[run * subs..], &mut panel.minima[run * subs..]);
-                scales::fill(weights, tile, first + run, scales, minima);
+                fill(weights, tile, first + run, scales, minima);
             }
         }
         for (block, out) in out.chunks_mut(PACKED_ROWS).enumerate() {

@@ -26,32 +26,40 @@ const NO_MINIMA: u8 = Minima::None as u8;
 const OF_SPANS: u8 = Minima::Spans as u8;
 const OF_SUB_BLOCKS: u8 = Minima::SubBlocks as u8;
 
-/// Decodes up to [`RUN`] groups from `first` on, which starts a span, in the layout of
+/// In place of the slots of a span: a run has several spans, or a part of one.
+const ANY: usize = 0;
+
+/// Decodes up to [`RUN`] groups from the third argument on, which starts a span, in the layout of
 /// [`ScalePanel`](super::super::ScalePanel).
-#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-pub unsafe fn fill(
-    weights: &ScaledWeights,
-    tile: usize,
-    first: usize,
-    scales: &mut Slots,
-    minima: &mut Slots,
-) {
+pub type Fill = unsafe fn(&ScaledWeights, usize, usize, &mut Slots, &mut Slots);
+
+/// Returns the function for some weights. It requires the features of this module.
+pub fn filler<'a>(weights: &ScaledWeights<'a>) -> Fill {
+    let form = &weights.form;
+    let is_span = usize::from(form.span) == RUN && weights.groups.is_multiple_of(RUN);
+    let is_plain = form.scale == ScaleType::F16 && weights.table.unit == 1.0;
     macro_rules! forms {
         ($($sub_scale:ident $kind:ident,)*) => {
-            match (weights.form.sub_scale, weights.form.minima) {
-                $((SubScale::$sub_scale, Minima::None) => fill_by::<$kind, NO_MINIMA>,
-                (SubScale::$sub_scale, Minima::Spans) => fill_by::<$kind, OF_SPANS>,
-                (SubScale::$sub_scale, Minima::SubBlocks) => fill_by::<$kind, OF_SUB_BLOCKS>,)*
+            match (form.sub_scale, form.minima) {
+                // Codes of Q4_K, Q5_K and Q6_K, in a pass of constant length.
+                (SubScale::U8, Minima::SubBlocks) if is_span && is_plain && form.sub_blocks() == 1 => {
+                    fill::<U8, OF_SUB_BLOCKS, RUN>
+                }
+                (SubScale::I8, Minima::None) if is_span && is_plain && form.sub_blocks() == 2 => {
+                    fill::<I8, NO_MINIMA, { 2 * RUN }>
+                }
+                $((SubScale::$sub_scale, Minima::None) => fill::<$kind, NO_MINIMA, ANY>,
+                (SubScale::$sub_scale, Minima::Spans) => fill::<$kind, OF_SPANS, ANY>,
+                (SubScale::$sub_scale, Minima::SubBlocks) => fill::<$kind, OF_SUB_BLOCKS, ANY>,)*
             }
         };
     }
-    let fill = forms!(None NONE, U8 U8, I8 I8, E4m3 E4M3, E8m0 E8M0, Nibbles NIBBLES,);
-    // SAFETY: guaranteed by the caller.
-    unsafe { fill(weights, tile, first, scales, minima) }
+    forms!(None NONE, U8 U8, I8 I8, E4m3 E4M3, E8m0 E8M0, Nibbles NIBBLES,)
 }
 
+/// Implements [`Fill`]. A run is a span of `SLOTS` sub-blocks with half floats and a unit of 1, unless `SLOTS` is [`ANY`].
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq")]
-unsafe fn fill_by<const SUB: u8, const MINIMA: u8>(
+unsafe fn fill<const SUB: u8, const MINIMA: u8, const SLOTS: usize>(
     weights: &ScaledWeights,
     tile: usize,
     first: usize,
@@ -59,38 +67,55 @@ unsafe fn fill_by<const SUB: u8, const MINIMA: u8>(
     minima: &mut Slots,
 ) {
     let (form, unit) = (&weights.form, _mm512_set1_ps(weights.table.unit));
-    let (subs, span) = (form.sub_blocks(), usize::from(form.span));
-    let slots = RUN.min(weights.groups - first) * subs;
+    let (subs, of_span, slots, scale_type) = match SLOTS {
+        ANY => {
+            let (subs, span) = (form.sub_blocks(), usize::from(form.span));
+            (subs, span * subs, RUN.min(weights.groups - first) * subs, form.scale)
+        }
+        _ => (SLOTS / RUN, SLOTS, SLOTS, ScaleType::F16),
+    };
     assert!(scales.len() >= slots && minima.len() >= slots, "{slots} slots");
     let at = (tile * weights.groups + first) * subs * TILE_ROWS;
     let sub_scales = weights.sub_scales.as_ptr().wrapping_add(at);
     let sub_minima = weights.sub_minima.as_ptr().wrapping_add(at);
-    prefetch_ahead(weights, sub_scales, sub_minima);
+    for (part, bytes) in [(sub_scales, weights.sub_scales), (sub_minima, weights.sub_minima)] {
+        if !bytes.is_empty() {
+            prefetch_ahead(part, RUN * subs * TILE_ROWS, AHEAD * subs * TILE_ROWS);
+        }
+    }
     let mut span_scales = weights.span(weights.scales, tile, first).as_ptr();
     // Empty without minima, and then never read.
     let mut span_minima = span_scales;
     if MINIMA != NO_MINIMA {
         span_minima = weights.span(weights.minima, tile, first).as_ptr();
     }
-    for begin in (0..slots).step_by(span * subs) {
+    let ahead = AHEAD * subs / of_span * TILE_ROWS * scale_type.bytes();
+    for begin in (0..slots).step_by(of_span) {
         // SAFETY: the parts that the form has hold 16 numbers of each span and 16 bytes of each sub-block,
         // and there are as many slots.
         unsafe {
-            let scale = widen(form.scale, span_scales);
+            let scale = widen(scale_type, span_scales);
             let minimum = match MINIMA {
                 NO_MINIMA => _mm512_setzero_ps(),
-                OF_SPANS => widen(form.scale, span_minima),
+                OF_SPANS => widen(scale_type, span_minima),
                 // These minima are subtracted: the product below carries the sign.
-                _ => _mm512_sub_ps(_mm512_set1_ps(-0.0), widen(form.scale, span_minima)),
+                _ => _mm512_sub_ps(_mm512_set1_ps(-0.0), widen(scale_type, span_minima)),
             };
-            span_scales = span_scales.add(TILE_ROWS * form.scale.bytes());
-            span_minima = span_minima.add(TILE_ROWS * form.scale.bytes());
-            for slot in begin..slots.min(begin + span * subs) {
+            prefetch_line(span_scales, ahead);
+            if MINIMA != NO_MINIMA {
+                prefetch_line(span_minima, ahead);
+            }
+            span_scales = span_scales.add(TILE_ROWS * scale_type.bytes());
+            span_minima = span_minima.add(TILE_ROWS * scale_type.bytes());
+            for slot in begin..slots.min(begin + of_span) {
                 let mut factor = scale;
                 if SUB != NONE {
                     factor = _mm512_mul_ps(factor, sub_factors::<SUB>(sub_scales.add(slot * 16)));
                 }
-                scales.get_unchecked_mut(slot).write(_mm512_mul_ps(factor, unit));
+                if SLOTS == ANY {
+                    factor = _mm512_mul_ps(factor, unit);
+                }
+                scales.get_unchecked_mut(slot).write(factor);
                 if MINIMA == NO_MINIMA {
                     continue;
                 }
@@ -109,18 +134,13 @@ unsafe fn fill_by<const SUB: u8, const MINIMA: u8>(
     }
 }
 
-/// Prefetches the bytes of a later run.
+/// Prefetches `bytes` of the part of a form that a run reads from `part` on, `ahead` bytes later. A form without the part
+/// has `bytes` of 0.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn prefetch_ahead(weights: &ScaledWeights, sub_scales: *const u8, sub_minima: *const u8) {
-    let of_group = weights.form.sub_blocks() * TILE_ROWS;
-    for (part, bytes) in [(sub_scales, weights.sub_scales), (sub_minima, weights.sub_minima)] {
-        if bytes.is_empty() {
-            continue;
-        }
-        for line in (0..RUN * of_group).step_by(64) {
-            prefetch_line(part, AHEAD * of_group + line);
-        }
+fn prefetch_ahead(part: *const u8, bytes: usize, ahead: usize) {
+    for line in (0..bytes).step_by(64) {
+        prefetch_line(part, ahead + line);
     }
 }
 
