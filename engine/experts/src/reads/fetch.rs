@@ -36,7 +36,7 @@ pub(super) fn fetch_staged(
             DirectRead::Final(plane) => plane,
             #[cfg(target_os = "linux")]
             DirectRead::Staged(range) => return keep_staged(shared, job, &staging.bytes()[range]),
-            DirectRead::Impossible => read_through_storage(shared, job)?,
+            DirectRead::Impossible => read_through_storage(shared, job, staging)?,
         };
         shared.landed(job);
         shared.check(&job.extent, plane.as_ref())?;
@@ -147,11 +147,12 @@ fn read_direct(
 fn read_through_storage(
     shared: &SharedReads,
     job: &QueuedRead,
+    staging: &mut ThreadStaging,
 ) -> Result<ArrivedPlane, EngineError> {
     let extent = &job.extent;
     let source = shared.store().storage().source(extent.offset, extent.length);
     if let Some(source) = source.filter(|it| shared.has_source_room(it.buffer_bytes())) {
-        return read_derived(shared, job, &*source);
+        return read_derived(shared, job, &*source, staging);
     }
     let length = plane_length(extent)?;
     let mut buffer = shared.pool.take(length)?;
@@ -172,15 +173,15 @@ fn read_derived(
     shared: &SharedReads,
     job: &QueuedRead,
     source: &dyn RangeSource,
+    staging: &mut ThreadStaging,
 ) -> Result<ArrivedPlane, EngineError> {
     let failed = |error| shared.store().read_error(&job.extent, error);
-    let bytes = source.buffer_bytes();
-    let mut read = shared.pool.take(bytes)?;
-    source.read(&mut read.bytes_mut()[..bytes]).map_err(failed)?;
+    let read = staging.source(&shared.pool, source.buffer_bytes())?;
+    source.read(read).map_err(failed)?;
     shared.landed(job);
     let length = plane_length(&job.extent)?;
     let mut buffer = shared.pool.take(length)?;
-    let built = source.build(&read.bytes()[..bytes], &mut buffer.bytes_mut()[..length]);
+    let built = source.build(read, &mut buffer.bytes_mut()[..length]);
     // Checked after the read: bytes that changed are reported as such, not as wrong blocks.
     shared.store().check_unchanged(&job.extent)?;
     built.map_err(failed)?;

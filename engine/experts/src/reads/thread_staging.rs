@@ -1,17 +1,22 @@
-//! Staging area of one reader thread: memory that every direct read of the thread fills before its bytes are
-//! copied to the final buffer. A virtual disk fills memory in the CPU's cache faster than memory where planes
-//! stay.
+//! Memory of one reader thread: a staging area, which every direct read of the thread fills before its bytes are
+//! copied to the final buffer, and a buffer for sources of derived extents. A virtual disk fills memory in the CPU's
+//! cache faster than memory where planes stay.
 
+use std::sync::Arc;
+
+use super::buffers::{Buffer, BufferPool};
 #[cfg(target_os = "linux")]
 use super::slab::{self, SlabBuffer};
 #[cfg(target_os = "linux")]
 use super::staging::STAGING_BYTES;
+use nestling_core::error::EngineError;
 
-/// Staging area, empty by default.
+/// Memory of a reader thread, empty by default.
 #[derive(Default)]
 pub(super) struct ThreadStaging {
     #[cfg(target_os = "linux")]
     area: Option<SlabBuffer>,
+    source: Option<Buffer>,
 }
 
 impl ThreadStaging {
@@ -23,8 +28,7 @@ impl ThreadStaging {
         // Default: without memory for areas, reads land where they stay.
         let pieces = if fits { slab::pieces(length).unwrap_or_default() } else { Vec::new() };
         // The last buffers are the first ones in memory.
-        let mut areas: Vec<_> =
-            pieces.into_iter().rev().take(count).map(|area| Self { area: Some(area) }).collect();
+        let mut areas: Vec<_> = pieces.into_iter().rev().take(count).map(Self::with_area).collect();
         areas.resize_with(count, Self::default);
         areas
     }
@@ -32,6 +36,29 @@ impl ThreadStaging {
     #[cfg(not(any(target_os = "linux", target_family = "wasm")))]
     pub fn areas(_: usize, count: usize) -> Vec<Self> {
         std::iter::repeat_with(Self::default).take(count).collect()
+    }
+
+    #[cfg(target_os = "linux")]
+    fn with_area(area: SlabBuffer) -> Self {
+        Self { area: Some(area), source: None }
+    }
+
+    /// Returns a buffer of at least `length` bytes with unspecified contents, which stays with the thread. A buffer that
+    /// returns to the pool may lose its memory, and then gets small pages, of which a disk fills fewer at a time
+    /// (docs/perf/071).
+    ///
+    /// # Errors
+    /// The errors of [`BufferPool::take`].
+    pub fn source(
+        &mut self,
+        pool: &Arc<BufferPool>,
+        length: usize,
+    ) -> Result<&mut [u8], EngineError> {
+        let source = match self.source.take().filter(|source| source.bytes().len() >= length) {
+            Some(source) => source,
+            None => pool.take(length)?,
+        };
+        Ok(&mut self.source.insert(source).bytes_mut()[..length])
     }
 
     /// Returns the memory of the area, which is empty without one.
@@ -48,7 +75,21 @@ impl ThreadStaging {
 
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
-    use super::{STAGING_BYTES, ThreadStaging};
+    use std::sync::Arc;
+
+    use super::{BufferPool, STAGING_BYTES, ThreadStaging};
+
+    #[test]
+    fn a_thread_keeps_its_source_buffer_unless_it_is_too_short() {
+        let (pool, mut staging) = (Arc::new(BufferPool::new(0)), ThreadStaging::default());
+        let long = staging.source(&pool, 3 << 20).unwrap().as_ptr();
+        assert_eq!(staging.source(&pool, 1 << 20).unwrap().as_ptr(), long);
+        assert_eq!(pool.bytes(), (3 << 20, 0));
+        assert_eq!(staging.source(&pool, 4 << 20).unwrap().len(), 4 << 20);
+        assert_eq!(pool.bytes(), (4 << 20, 0));
+        drop(staging);
+        assert_eq!(pool.bytes(), (0, 0));
+    }
 
     #[test]
     fn every_thread_has_an_area_of_its_own_or_none_has() {
