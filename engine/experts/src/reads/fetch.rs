@@ -150,9 +150,11 @@ fn read_through_storage(
     staging: &mut ThreadStaging,
 ) -> Result<ArrivedPlane, EngineError> {
     let extent = &job.extent;
-    let source = shared.store().storage().source(extent.offset, extent.length);
-    if let Some(source) = source.filter(|it| shared.has_source_room(it.buffer_bytes())) {
-        return read_derived(shared, job, &*source, staging);
+    if let Some(source) = shared.store().storage().source(extent.offset, extent.length) {
+        if shared.has_source_room(source.buffer_bytes()) {
+            return read_derived(shared, job, &*source, staging);
+        }
+        staging.release_source();
     }
     let length = plane_length(extent)?;
     let mut buffer = shared.pool.take(length)?;

@@ -134,8 +134,7 @@ unsafe fn fill<const SUB: u8, const MINIMA: u8, const SLOTS: usize>(
     }
 }
 
-/// Prefetches `bytes` of the part of a form that a run reads from `part` on, `ahead` bytes later. A form without the part
-/// has `bytes` of 0.
+/// Prefetches `bytes` bytes from `ahead` bytes after `part` on.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn prefetch_ahead(part: *const u8, bytes: usize, ahead: usize) {
