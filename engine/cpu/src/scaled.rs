@@ -212,6 +212,13 @@ impl<'a> ScaledWeights<'a> {
         }
     }
 
+    /// Returns whether each run of groups is one span whose numbers are half floats, and the unit is 1.
+    #[cfg(target_arch = "x86_64")]
+    fn has_plain_spans(&self) -> bool {
+        let is_span = usize::from(self.form.span) == RUN && self.groups.is_multiple_of(RUN);
+        is_span && self.form.scale == ScaleType::F16 && self.table.unit == 1.0
+    }
+
     /// Returns the bytes of a group's span in an array of span numbers.
     #[inline(always)]
     fn span(&self, part: &'a [u8], tile: usize, group: usize) -> &'a [u8] {

@@ -271,7 +271,8 @@ fn in_registers(sums: &mut [__m256i; 2]) {
     }
 }
 
-/// Looks up the table entries for the leading digits of codes: two bits at level 2, otherwise four.
+/// Looks up the table entries for the leading digits of codes: two bits at level 2, otherwise four. Inlined, it would take
+/// registers from the products of many rows.
 #[inline(never)]
 #[target_feature(enable = "avx2")]
 #[expect(clippy::needless_range_loop, reason = "indices name chunks and halves")]

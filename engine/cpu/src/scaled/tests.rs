@@ -326,6 +326,25 @@ fn every_kernel_gives_the_bits_of_the_definition() {
     }
 }
 
+/// Spans that are whole runs with a unit of 1 have functions of their own.
+#[test]
+fn whole_spans_of_k_quants_give_the_bits_of_the_definition() {
+    let mut random = Random::new(17);
+    let k_quants = ["Q4_K", "Q5_K", "Q6_K"];
+    let forms = known_forms().into_iter().filter(|(name, _)| k_quants.contains(name));
+    for (_, form) in forms {
+        for (rows, cols, tokens) in [(16, 256, 1), (33, 768, 3), (17, 512, 10), (50, 256, 21)] {
+            let any = ScaledCodec { units: [0; 5], ..random.codec(form) };
+            // Nibbles that are their values, as in Q4_K itself.
+            let t4 = std::array::from_fn(|index| index as i8);
+            let plain = ScaledCodec { tables: NestedTables { t4, ..any.tables }, ..any };
+            for codec in [any, plain] {
+                compare_all(&Matrix::random(codec, rows, cols, &mut random), tokens);
+            }
+        }
+    }
+}
+
 #[test]
 fn every_kernel_takes_every_form() {
     let mut random = Random::new(5);

@@ -28,7 +28,9 @@ impl ThreadStaging {
         // Default: without memory for areas, reads land where they stay.
         let pieces = if fits { slab::pieces(length).unwrap_or_default() } else { Vec::new() };
         // The last buffers are the first ones in memory.
-        let mut areas: Vec<_> = pieces.into_iter().rev().take(count).map(Self::with_area).collect();
+        let pieces = pieces.into_iter().rev().take(count);
+        let mut areas: Vec<_> =
+            pieces.map(|area| Self { area: Some(area), source: None }).collect();
         areas.resize_with(count, Self::default);
         areas
     }
@@ -36,11 +38,6 @@ impl ThreadStaging {
     #[cfg(not(any(target_os = "linux", target_family = "wasm")))]
     pub fn areas(_: usize, count: usize) -> Vec<Self> {
         std::iter::repeat_with(Self::default).take(count).collect()
-    }
-
-    #[cfg(target_os = "linux")]
-    fn with_area(area: SlabBuffer) -> Self {
-        Self { area: Some(area), source: None }
     }
 
     /// Returns `length` bytes with unspecified contents, of a buffer that stays with the thread. A buffer that

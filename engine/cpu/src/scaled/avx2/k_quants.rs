@@ -33,14 +33,12 @@ fn fill_span<const SUBS: usize>(
     first: usize,
     panel: &mut ScalePanel,
 ) -> bool {
-    let form = &weights.form;
-    let is_span = usize::from(form.span) == RUN && weights.groups.is_multiple_of(RUN);
-    if !is_span || form.scale != ScaleType::F16 || weights.table.unit != 1.0 {
+    if !weights.has_plain_spans() {
         return false;
     }
     let run = (tile * weights.groups + first) / RUN;
     let ScalePanel { scales, minima } = panel;
-    match (SUBS, form.sub_scale, form.minima) {
+    match (SUBS, weights.form.sub_scale, weights.form.minima) {
         (1, SubScale::U8, Minima::SubBlocks) => {
             let numbers = numbers_ahead(weights.scales, run);
             fill_slots::<RUN>(SubScale::U8, numbers, weights.sub_scales, run, scales);

@@ -200,6 +200,7 @@ unsafe fn add_group<
                 if CODES >= FIVE && product.stride != 1 {
                     wide = _mm256_mullo_epi32(wide, _mm256_set1_epi32(product.stride));
                 }
+                // Q4_K and Q4_1 have minima in place of a zero.
                 if CODES != PLAIN_NIBBLE || product.zero != 0 {
                     let start = _mm256_set1_epi32(-product.zero * sums_of_x[t][sub]);
                     wide = _mm256_add_epi32(wide, start);

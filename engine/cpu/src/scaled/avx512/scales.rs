@@ -29,23 +29,28 @@ const OF_SUB_BLOCKS: u8 = Minima::SubBlocks as u8;
 /// In place of the slots of a span: a run has several spans, or a part of one.
 const ANY: usize = 0;
 
-/// Decodes up to [`RUN`] groups from the third argument on, which starts a span, in the layout of
+/// Decodes up to [`RUN`] groups from `first` on, which starts a span, in the layout of
 /// [`ScalePanel`](super::super::ScalePanel).
-pub type Fill = unsafe fn(&ScaledWeights, usize, usize, &mut Slots, &mut Slots);
+pub type Fill = unsafe fn(
+    weights: &ScaledWeights,
+    tile: usize,
+    first: usize,
+    scales: &mut Slots,
+    minima: &mut Slots,
+);
 
 /// Returns the function for some weights. It requires the features of this module.
 pub fn filler<'a>(weights: &ScaledWeights<'a>) -> Fill {
-    let form = &weights.form;
-    let is_span = usize::from(form.span) == RUN && weights.groups.is_multiple_of(RUN);
-    let is_plain = form.scale == ScaleType::F16 && weights.table.unit == 1.0;
+    let (form, is_span, subs) =
+        (&weights.form, weights.has_plain_spans(), weights.form.sub_blocks());
     macro_rules! forms {
         ($($sub_scale:ident $kind:ident,)*) => {
             match (form.sub_scale, form.minima) {
                 // Codes of Q4_K, Q5_K and Q6_K, in a pass of constant length.
-                (SubScale::U8, Minima::SubBlocks) if is_span && is_plain && form.sub_blocks() == 1 => {
+                (SubScale::U8, Minima::SubBlocks) if is_span && subs == 1 => {
                     fill::<U8, OF_SUB_BLOCKS, RUN>
                 }
-                (SubScale::I8, Minima::None) if is_span && is_plain && form.sub_blocks() == 2 => {
+                (SubScale::I8, Minima::None) if is_span && subs == 2 => {
                     fill::<I8, NO_MINIMA, { 2 * RUN }>
                 }
                 $((SubScale::$sub_scale, Minima::None) => fill::<$kind, NO_MINIMA, ANY>,
