@@ -37,7 +37,6 @@ pub mod nested;
 mod pages;
 mod planes;
 pub mod reference;
-pub mod rows;
 pub mod scaled;
 #[cfg(test)]
 mod shape_tests;
@@ -50,7 +49,7 @@ use nestling_math::{aligned, fused, product, vector};
 pub use device::Cpu;
 pub use encoder::CpuEncoder;
 pub use matrix::{CpuBuffer, CpuMatrix};
-pub use nestling_math::{delta_net, math};
+pub use nestling_math::{delta_net, math, rows};
 pub use nestling_threads::{ThreadPlacement, bandwidth, thread_count, threads};
 pub use pages::CpuPool;
 pub use states::CpuStates;

@@ -4,7 +4,7 @@
 //! sixteen floats of an instruction set, for kernels that need their registers, and [`product`] the small matrix
 //! product of attention. [`float_tile`] multiplies rows of float weights. [`fused`] multiplies and adds with one
 //! rounding everywhere. [`rope`] computes rotary angles. [`delta_net`] passes tokens through heads with a state of
-//! fixed size. [`aligned`] has vectors of whole cache lines.
+//! fixed size. [`rows`] has activations quantized to int8, and [`aligned`] vectors of whole cache lines.
 //!
 //! ```
 //! use nestling_math::math::{dot, silu};
@@ -20,4 +20,5 @@ pub mod fused;
 pub mod math;
 pub mod product;
 pub mod rope;
+pub mod rows;
 pub mod vector;

@@ -3,21 +3,21 @@
 //! Half a tile, eight rows of four columns, fills one 256-bit vector. Levels 2 to 4 look values up by
 //! `pshufb`. With VNNI the values are unsigned, value + 128, as for AVX-512. Without it, tables whose values are
 //! multiples of a stride apart are unsigned bytes for `pmaddubsw`, and several chunks are added in 16 bits before they
-//! are widened. For others the product is `pmaddubsw` of |w| and sign(x, w), which is exact because two products fit in
-//! 15 bits. Levels 6 and 8
-//! evaluate the formula in 16-bit lanes, with columns 0 and 2 separate from 1 and 3, and multiply by
-//! `pmaddwd`.
+//! are widened. Unsigned bytes of many rows are decoded to panels. For other tables the product is `pmaddubsw` of |w|
+//! and sign(x, w), which is exact because two products fit in 15 bits. Levels 6 and 8 evaluate the formula in 16-bit
+//! lanes, with columns 0 and 2 separate from 1 and 3, and multiply by `pmaddwd`.
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
 
 use std::arch::x86_64::*;
 
 use nestling_formats::Level;
 
+use super::super::planes::avx2::panel::{self, AddRows, GROUPS, Panel, PanelForm};
 use super::super::planes::avx2::{
     HalfTiles, TileWork, broadcast, chunks_in_16_bits, halves, load, lookup_nibbles, middle,
     nibbles, pair_dots, prefetch_codes,
 };
-use super::super::rows::QuantizedGroup;
+use super::super::rows::{PACKED_ROWS, PackedGroup, QuantizedGroup};
 use super::{NestedWeights, RowList, TileValues};
 
 mod digits;
@@ -43,9 +43,10 @@ struct Group {
 }
 
 /// Defines the products of one tile. Parameters are a list of features, whether few rows are computed by
-/// [`few_rows`], the table of a tile, the modes of such tables besides 0 and [`WIDE`], and the sums of a group.
+/// [`few_rows`], the table of a tile, the function for packed rows, the modes of such tables besides 0 and [`WIDE`], and
+/// the sums of a group.
 macro_rules! products_for {
-    ($module:ident, $features:literal, $rows:literal, $table:path, [$($some:literal)*], $dots:ident) => {
+    ($module:ident, $features:literal, $rows:literal, $table:path, $many:expr, [$($some:literal)*], $dots:ident) => {
         pub mod $module {
             use super::*;
 
@@ -65,8 +66,12 @@ macro_rules! products_for {
                     return;
                 }
                 let table = $table(weights, tile);
+                let is_packed = weights.level < Level::L6 && !rows.packed().is_empty();
                 // SAFETY: guaranteed by the caller.
                 unsafe {
+                    if is_packed && let Some(many) = $many(table.form(), table.mode) {
+                        return panel_products(weights, tile, &table, rows.packed(), out, many);
+                    }
                     match table.mode {
                         _ if weights.level >= Level::L6 => {
                             products::<WIDE>(weights, tile, &table, rows, out);
@@ -160,8 +165,8 @@ macro_rules! products_for {
     };
 }
 
-products_for!(plain, "avx2,fma", true, Table::new, [8 4 2], plain_dots);
-products_for!(vnni, "avx2,fma,avxvnni", false, Table::offset, [], vnni_dots);
+products_for!(plain, "avx2,fma", true, Table::new, panel::plain, [8 4 2], plain_dots);
+products_for!(vnni, "avx2,fma,avxvnni", false, Table::offset, panel::vnni, [], vnni_dots);
 
 /// Computes one tile for one row, or for up to four with a table that has a stride. Returns false for others.
 ///
@@ -186,14 +191,57 @@ unsafe fn few_rows(
     }
 }
 
+/// Computes one tile for packed rows at levels 2 to 4. The panel has a stack frame of its own, so that calls with few rows
+/// do not touch its pages.
+///
+/// # Safety
+/// The machine must have the features of `add_rows`, and [`super::fits`] must hold.
+#[inline(never)]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn panel_products(
+    weights: &NestedWeights,
+    tile: usize,
+    table: &Table,
+    x: &[PackedGroup],
+    out: &mut [TileValues],
+    add_rows: AddRows,
+) {
+    let (mut panel, two) = (Panel::zero(), weights.level == Level::L2);
+    // SAFETY: there are 16 units.
+    let units = unsafe { halves(&weights.row_units(tile)) };
+    out.fill([0.0; 16]);
+    for first in (0..weights.groups).step_by(GROUPS) {
+        let count = GROUPS.min(weights.groups - first);
+        for group in 0..count {
+            let (cell, values) = (tile * weights.groups + first + group, &mut panel.values[group]);
+            prefetch_codes(&weights.planes, cell, 0);
+            // SAFETY: the group is below the groups of the weights.
+            let scales = unsafe {
+                lookup_nibbles(&weights.planes, two, cell, table.values, values);
+                scales(weights, cell, units)
+            };
+            for (scales, out) in scales.into_iter().zip(panel.scales[group].as_chunks_mut::<8>().0)
+            {
+                // SAFETY: `out` has eight floats.
+                unsafe { _mm256_storeu_ps(out.as_mut_ptr(), scales) };
+            }
+        }
+        for (block, out) in out.chunks_mut(PACKED_ROWS).enumerate() {
+            let x = &x[block * weights.groups + first..][..count];
+            // SAFETY: the panel has as many groups as are used of `x`.
+            unsafe { add_rows(&panel, table.form(), x, out) };
+        }
+    }
+}
+
 /// Table of a tile at levels 2 to 4.
 struct Table {
-    /// Bytes, unsigned unless `mode` is 0.
+    /// Bytes, unsigned unless `mode` is 0 without VNNI.
     values: __m256i,
     /// Number of chunks whose products are added in 16 bits.
     mode: usize,
-    /// Stride of values in 16-bit lanes.
-    stride: __m256i,
+    /// A value is `byte * stride - zero`.
+    stride: i16,
     zero: i32,
 }
 
@@ -203,12 +251,10 @@ impl Table {
     fn new(weights: &NestedWeights, tile: usize) -> Self {
         let signed = weights.nibble_table(tile);
         let Some(table) = weights.strided_table(tile) else {
-            let stride = _mm256_setzero_si256();
-            return Self { values: wide::repeated(signed), mode: 0, stride, zero: 0 };
+            return Self { values: wide::repeated(signed), mode: 0, stride: 1, zero: 0 };
         };
         let (mode, values) = (chunks_in_16_bits(table.largest()), table.bytes.map(u8::cast_signed));
-        let stride = _mm256_set1_epi16(table.stride);
-        Self { values: wide::repeated(&values), mode, stride, zero: table.zero }
+        Self { values: wide::repeated(&values), mode, stride: table.stride, zero: table.zero }
     }
 
     /// Returns the table with 128 added to each value, for VNNI.
@@ -217,7 +263,12 @@ impl Table {
     fn offset(weights: &NestedWeights, tile: usize) -> Self {
         let values = wide::repeated(weights.nibble_table(tile));
         let values = _mm256_xor_si256(values, _mm256_set1_epi8(-128));
-        Self { values, mode: 0, stride: _mm256_setzero_si256(), zero: 0 }
+        Self { values, mode: 0, stride: 1, zero: 128 }
+    }
+
+    /// Returns the meaning of a panel's bytes.
+    fn form(&self) -> PanelForm {
+        PanelForm { stride: self.stride.into(), zero: self.zero, subs: 1, has_minima: false }
     }
 }
 
@@ -229,7 +280,7 @@ fn plain_dots<const MODE: usize, const T: usize>(
     values: &HalfTiles,
     x: &[&QuantizedGroup; T],
 ) -> [[__m256i; 2]; T] {
-    let mut sums = pair_dots::<MODE, 1, T>(values, x, 0, table.stride);
+    let mut sums = pair_dots::<MODE, 1, T>(values, x, 0, _mm256_set1_epi16(table.stride));
     if MODE == 0 {
         return sums;
     }

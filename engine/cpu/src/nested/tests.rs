@@ -218,16 +218,22 @@ fn the_largest_sums_do_not_overflow() {
         Kernels::portable().quantize(&[-1.0; 64], x.row_mut(0));
         Kernels::portable().quantize(&[1.0; 64], x.row_mut(1));
         let (view, tables) = (planes.view(true), CodecTables::new(&planes.codec));
+        let packed = packed(&x, &[0, 1]);
         for level in Level::ALL {
             let wanted = reference(&view, level, &x);
             let weights = NestedWeights::new(&view, level, &tables).unwrap();
             for kernels in Kernels::available() {
-                let mut out = [[0.0; TILE_ROWS]; 2];
-                kernels.nested_tile(&weights, 0, RowList::new(&x, &[0, 1]), &mut out);
-                assert_eq!(out.as_flattened(), wanted, "{} level {level}", kernels.name());
+                let list = RowList::new(&x, &[0, 1]);
+                for list in [list, list.with_packed(&packed, 1)] {
+                    let mut out = [[0.0; TILE_ROWS]; 2];
+                    kernels.nested_tile(&weights, 0, list, &mut out);
+                    let is_packed = !list.packed().is_empty();
+                    let what = format!("{} level {level} packed {is_packed}", kernels.name());
+                    assert_eq!(out.as_flattened(), wanted, "{what}");
+                }
                 for (row, wanted) in [0, 1].into_iter().zip(wanted.chunks(TILE_ROWS)) {
-                    let one = &mut out[..1];
-                    kernels.nested_tile(&weights, 0, RowList::new(&x, &[row]), one);
+                    let mut one = [[0.0; TILE_ROWS]];
+                    kernels.nested_tile(&weights, 0, RowList::new(&x, &[row]), &mut one);
                     assert_eq!(one[0], wanted, "{} level {level}, one row", kernels.name());
                 }
             }

@@ -41,7 +41,7 @@ unsafe fn add_halves<const PLANES: u8, const T: usize, const FROM: usize, const 
     x: &[&QuantizedGroup; T],
     out: &mut [[__m256i; 2]; T],
 ) {
-    let zero = _mm256_setzero_si256();
+    let (zero, stride) = (_mm256_setzero_si256(), _mm256_set1_epi16(table.stride));
     let mut sums = [[zero; 2]; T];
     for t in 0..T {
         // The correction is -128 times the sum of the activations.
@@ -68,7 +68,7 @@ unsafe fn add_halves<const PLANES: u8, const T: usize, const FROM: usize, const 
             }
             for t in 0..T {
                 for half in FROM..TO {
-                    let fours = _mm256_madd_epi16(pairs[t][half], table.stride);
+                    let fours = _mm256_madd_epi16(pairs[t][half], stride);
                     sums[t][half] = _mm256_add_epi32(sums[t][half], fours);
                 }
             }

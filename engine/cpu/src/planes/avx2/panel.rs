@@ -1,16 +1,17 @@
 //! Products of many rows for AVX2 and AVX-VNNI. Sixteen groups of a tile are decoded once to a panel, which stays in
 //! the first-level cache, and are then multiplied with blocks of eight packed rows.
 //!
-//! Of each block, four rows at a time have their sums of one group in registers, so that they share loads of the
+//! Of each block, two to four rows at a time have their sums of one group in registers, so that they share loads of the
 //! panel's values.
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use nestling_formats::nested::TILE_ROWS;
 
 use super::{HalfTiles, halves, in_registers};
-use crate::rows::PackedGroup;
+use crate::rows::{PACKED_ROWS, PackedGroup};
 
 /// Number of groups of a panel: 8 KiB of bytes.
 pub const GROUPS: usize = 16;
@@ -85,14 +86,29 @@ pub fn vnni(form: PanelForm, _: usize) -> Option<AddRows> {
     Some(of_form!(form, of_avx_vnni, VNNI))
 }
 
+/// Returns whether chunks are added in pairs for three rows at a time, which share loads of values. With two sub-blocks
+/// it takes more instructions.
+const fn is_in_pairs(mode: usize, subs: usize) -> bool {
+    mode == 2 && subs == 1
+}
+
 /// Computes the exact sums of a sub-block by halves of the tile; `MODE` chunks are added in 16 bits. A macro, since
 /// a function would return its sums through memory where the compiler does not inline it.
 macro_rules! plain_dots {
     ($slot:ident, $lane:ident, $sub:ident) => {{
-        let (count, mut sums) = (8 / SUBS, [[_mm256_setzero_si256(); 2]; T]);
+        let (count, mut sums) = (8 / SUBS, starts::<SUBS, MINIMA, T>($slot, $lane, $sub));
         let (first, run) = ($sub * count, MODE.min(count));
         let stride = _mm256_set1_epi16($slot.form.stride as i16);
-        for start in (first..first + count).step_by(run) {
+        let in_pairs = is_in_pairs(MODE, SUBS);
+        if in_pairs {
+            let mut cursor = Cursor::new($slot, $lane);
+            // The compiler does not unroll loops with `asm` blocks.
+            cursor.add_chunk_pair::<0, T>(stride, &mut sums);
+            cursor.add_chunk_pair::<2, T>(stride, &mut sums);
+            cursor.add_chunk_pair::<4, T>(stride, &mut sums);
+            cursor.add_chunk_pair::<6, T>(stride, &mut sums);
+        }
+        for start in (first..first + if in_pairs { 0 } else { count }).step_by(run) {
             let mut pairs = [[_mm256_setzero_si256(); 2]; T];
             for chunk in (start..start + run).step_by(2) {
                 // The compiler does not unroll loops with `in_registers`.
@@ -129,6 +145,10 @@ macro_rules! vnni_dots {
                 *sum = _mm256_mullo_epi32(*sum, _mm256_set1_epi32($slot.form.stride));
             }
         }
+        let starts = starts::<SUBS, MINIMA, T>($slot, $lane, $sub);
+        for (sum, start) in sums.as_flattened_mut().iter_mut().zip(starts.as_flattened()) {
+            *sum = _mm256_add_epi32(*sum, *start);
+        }
         sums
     }};
 }
@@ -150,27 +170,50 @@ macro_rules! products_for {
                 x: &[PackedGroup],
                 out: &mut [[f32; TILE_ROWS]],
             ) {
-                // Sums in 16 and in 32 bits of four rows do not fit in registers together.
-                let whole = MODE >= 8;
                 for (group, x) in x.iter().enumerate() {
-                    let slot = Slot { panel, form, group, x, sums: XSums::new::<SUBS>(x, form) };
-                    let (fours, rest) =
-                        if whole { out.as_chunks_mut() } else { (&mut [][..], &mut *out) };
-                    let first = fours.len() * 4;
-                    let (twos, one) = rest.as_chunks_mut();
-                    let last = first + twos.len() * 2;
+                    let sums = XSums::new::<MINIMA>(x, form);
+                    let slot = Slot { panel, form, group, x, sums: &sums };
                     // SAFETY: guaranteed by the caller; lanes are below the number of rows.
                     unsafe {
-                        for (index, out) in fours.iter_mut().enumerate() {
-                            add_group::<MODE, SUBS, MINIMA, 4>(&slot, index * 4, out);
+                        // As many rows as have their sums and what is added to them in registers.
+                        match MODE {
+                            _ if is_in_pairs(MODE, SUBS) => {
+                                add_some::<MODE, SUBS, MINIMA, 3>(slot, out);
+                            }
+                            2 | 4 => add_some::<MODE, SUBS, MINIMA, 2>(slot, out),
+                            _ => add_some::<MODE, SUBS, MINIMA, 4>(slot, out),
                         }
-                        for (index, out) in twos.iter_mut().enumerate() {
-                            add_group::<MODE, SUBS, MINIMA, 2>(&slot, first + index * 2, out);
-                        }
-                        if let [out] = one {
-                            let out = std::array::from_mut(out);
-                            add_group::<MODE, SUBS, MINIMA, 1>(&slot, last, out);
-                        }
+                    }
+                }
+            }
+
+            /// Adds a group to the sums of up to eight rows, `T` at a time.
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn add_some<
+                const MODE: usize,
+                const SUBS: usize,
+                const MINIMA: bool,
+                const T: usize,
+            >(
+                slot: Slot<SUBS>,
+                out: &mut [[f32; TILE_ROWS]],
+            ) {
+                let (some, rest) = out.as_chunks_mut::<T>();
+                let first = some.len() * T;
+                let (twos, one) = rest.as_chunks_mut();
+                let last = first + twos.len() * 2;
+                // SAFETY: guaranteed by the caller.
+                unsafe {
+                    for (index, out) in some.iter_mut().enumerate() {
+                        add_group::<MODE, SUBS, MINIMA, T>(slot, index * T, out);
+                    }
+                    for (index, out) in twos.iter_mut().enumerate() {
+                        add_group::<MODE, SUBS, MINIMA, 2>(slot, first + index * 2, out);
+                    }
+                    if let [out] = one {
+                        let out = std::array::from_mut(out);
+                        add_group::<MODE, SUBS, MINIMA, 1>(slot, last, out);
                     }
                 }
             }
@@ -184,7 +227,7 @@ macro_rules! products_for {
                 const MINIMA: bool,
                 const T: usize,
             >(
-                slot: &Slot,
+                slot: Slot<SUBS>,
                 lane: usize,
                 out: &mut [[f32; TILE_ROWS]; T],
             ) {
@@ -196,19 +239,14 @@ macro_rules! products_for {
                         let scales = halves(&panel.scales[group * SUBS + sub]);
                         for t in 0..T {
                             let scale_of_x = _mm256_broadcast_ss(x.scales.get_unchecked(lane + t));
-                            let start = slot.sums.start(sub, lane + t);
                             let mut acc = halves(&out[t]);
                             for half in 0..2 {
                                 let scale = _mm256_mul_ps(scale_of_x, scales[half]);
-                                let dots = match MINIMA {
-                                    true => dots[t][half],
-                                    false => _mm256_add_epi32(dots[t][half], start),
-                                };
-                                let dots = _mm256_cvtepi32_ps(dots);
+                                let dots = _mm256_cvtepi32_ps(dots[t][half]);
                                 acc[half] = _mm256_fmadd_ps(dots, scale, acc[half]);
                             }
                             if MINIMA && SUBS == 1 {
-                                add_minima(slot, SUBS, sub, lane + t, &mut acc);
+                                add_minima(slot, sub, lane + t, &mut acc);
                             }
                             _mm256_storeu_ps(out[t].as_mut_ptr(), acc[0]);
                             _mm256_storeu_ps(out[t][8..].as_mut_ptr(), acc[1]);
@@ -221,7 +259,7 @@ macro_rules! products_for {
                         unsafe {
                             let mut acc = halves(&out[t]);
                             for sub in 0..SUBS {
-                                add_minima(slot, SUBS, sub, lane + t, &mut acc);
+                                add_minima(slot, sub, lane + t, &mut acc);
                             }
                             _mm256_storeu_ps(out[t].as_mut_ptr(), acc[0]);
                             _mm256_storeu_ps(out[t][8..].as_mut_ptr(), acc[1]);
@@ -237,26 +275,23 @@ products_for!(of_avx2, "avx2,fma", plain_dots);
 products_for!(of_avx_vnni, "avx2,fma,avxvnni", vnni_dots);
 
 /// A group of a panel and of a block of rows.
-struct Slot<'a> {
+#[derive(Clone, Copy)]
+struct Slot<'a, const SUBS: usize> {
     panel: &'a Panel,
     form: PanelForm,
     group: usize,
     x: &'a PackedGroup,
-    sums: XSums,
+    sums: &'a XSums<SUBS>,
 }
 
-/// Sums of the activations of each sub-block and of eight rows.
-struct XSums {
-    /// The sums times `-zero`.
-    starts: [__m256i; 2],
-    /// The sums times the scales of the activations.
-    scaled: [__m256; 2],
-}
+/// Sums of the activations of each sub-block and of eight rows: times the scales of the activations where the form has
+/// minima, otherwise times `-zero`.
+struct XSums<const SUBS: usize>([__m256i; SUBS]);
 
-impl XSums {
+impl<const SUBS: usize> XSums<SUBS> {
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn new<const SUBS: usize>(x: &PackedGroup, form: PanelForm) -> Self {
+    fn new<const MINIMA: bool>(x: &PackedGroup, form: PanelForm) -> Self {
         // SAFETY: all loads are eight words.
         let (corrections, scales) = unsafe {
             let corrections = _mm256_loadu_si256(x.corrections.as_ptr().cast());
@@ -264,37 +299,27 @@ impl XSums {
         };
         // A correction is -128 times the sum.
         let all = _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_srai_epi32::<7>(corrections));
-        let sums = match SUBS {
-            1 => [all; 2],
-            _ => {
-                let first = first_sums(x);
-                [first, _mm256_sub_epi32(all, first)]
-            }
-        };
-        let zero = _mm256_set1_epi32(-form.zero);
-        Self {
-            starts: [_mm256_mullo_epi32(sums[0], zero), _mm256_mullo_epi32(sums[1], zero)],
-            scaled: [
-                _mm256_mul_ps(scales, _mm256_cvtepi32_ps(sums[0])),
-                _mm256_mul_ps(scales, _mm256_cvtepi32_ps(sums[1])),
-            ],
+        let mut sums = [all; SUBS];
+        if let [first, second] = sums.as_mut_slice() {
+            *first = first_sums(x);
+            *second = _mm256_sub_epi32(all, *first);
         }
+        for sum in &mut sums {
+            *sum = if MINIMA {
+                _mm256_castps_si256(_mm256_mul_ps(scales, _mm256_cvtepi32_ps(*sum)))
+            } else {
+                _mm256_mullo_epi32(*sum, _mm256_set1_epi32(-form.zero))
+            };
+        }
+        Self(sums)
     }
 
-    /// Broadcasts the start of one row.
+    /// Broadcasts the sum of one row.
     #[inline]
     #[target_feature(enable = "avx2")]
-    unsafe fn start(&self, sub: usize, lane: usize) -> __m256i {
+    unsafe fn of(&self, sub: usize, lane: usize) -> __m256i {
         // SAFETY: the caller's lane is below eight.
-        _mm256_set1_epi32(unsafe { *(&raw const self.starts[sub]).cast::<i32>().add(lane) })
-    }
-
-    /// Broadcasts the scaled sum of one row.
-    #[inline]
-    #[target_feature(enable = "avx2")]
-    unsafe fn scaled(&self, sub: usize, lane: usize) -> __m256 {
-        // SAFETY: the caller's lane is below eight.
-        _mm256_set1_ps(unsafe { *(&raw const self.scaled[sub]).cast::<f32>().add(lane) })
+        _mm256_set1_epi32(unsafe { *(&raw const self.0[sub]).cast::<i32>().add(lane) })
     }
 }
 
@@ -311,14 +336,37 @@ fn first_sums(x: &PackedGroup) -> __m256i {
     _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
 }
 
+/// Returns the sums of a sub-block and of `T` rows before any product: with minima 0, as bytes have no offset then.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn starts<const SUBS: usize, const MINIMA: bool, const T: usize>(
+    slot: Slot<SUBS>,
+    lane: usize,
+    sub: usize,
+) -> [[__m256i; 2]; T] {
+    let mut sums = [[_mm256_setzero_si256(); 2]; T];
+    if !MINIMA {
+        for (t, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: the caller's lanes are inside the block.
+            *sums = [unsafe { slot.sums.of(sub, lane + t) }; 2];
+        }
+    }
+    sums
+}
+
 /// Adds the minima of a sub-block to the sums of one row.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
-unsafe fn add_minima(slot: &Slot, subs: usize, sub: usize, lane: usize, acc: &mut [__m256; 2]) {
+unsafe fn add_minima<const SUBS: usize>(
+    slot: Slot<SUBS>,
+    sub: usize,
+    lane: usize,
+    acc: &mut [__m256; 2],
+) {
     // SAFETY: the caller's lane is inside the block, and a row of the panel is 16 floats.
     unsafe {
-        let minima = halves(&slot.panel.minima[slot.group * subs + sub]);
-        let scaled = slot.sums.scaled(sub, lane);
+        let minima = halves(&slot.panel.minima[slot.group * SUBS + sub]);
+        let scaled = _mm256_castsi256_ps(slot.sums.of(sub, lane));
         for half in 0..2 {
             acc[half] = _mm256_fmadd_ps(scaled, minima[half], acc[half]);
         }
@@ -329,8 +377,8 @@ unsafe fn add_minima(slot: &Slot, subs: usize, sub: usize, lane: usize, acc: &mu
 #[inline]
 #[target_feature(enable = "avx2")]
 #[expect(clippy::needless_range_loop, reason = "indices name rows and halves")]
-unsafe fn add_chunk<const T: usize>(
-    slot: &Slot,
+unsafe fn add_chunk<const SUBS: usize, const T: usize>(
+    slot: Slot<SUBS>,
     chunk: usize,
     lane: usize,
     pairs: &mut [[__m256i; 2]; T],
@@ -349,5 +397,70 @@ unsafe fn add_chunk<const T: usize>(
             pairs[t][half] = _mm256_add_epi16(pairs[t][half], some);
         }
         in_registers(&mut pairs[t]);
+    }
+}
+
+/// Addresses of a group's values and of its activations from one lane on.
+struct Cursor {
+    values: *const [__m256i; 2],
+    x: *const [i32; PACKED_ROWS],
+}
+
+impl Cursor {
+    #[inline]
+    fn new<const SUBS: usize>(slot: Slot<SUBS>, lane: usize) -> Self {
+        let x = slot.x.values.as_ptr().cast::<i32>().wrapping_add(lane).cast();
+        Self { values: slot.panel.values[slot.group].as_ptr(), x }
+    }
+
+    /// Adds the products of two chunks of four columns, which are added in 16 bits, with `T` rows. Values are loaded once
+    /// for all rows.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn add_chunk_pair<const CHUNK: usize, const T: usize>(
+        &mut self,
+        stride: __m256i,
+        sums: &mut [[__m256i; 2]; T],
+    ) {
+        self.separate(sums);
+        // SAFETY: the caller's chunk and lanes are inside the group.
+        unsafe {
+            let (first, second) = (*self.values.add(CHUNK), *self.values.add(CHUNK + 1));
+            for t in 0..T {
+                let xs = [
+                    _mm256_set1_epi32(*self.x.add(CHUNK).cast::<i32>().add(t)),
+                    _mm256_set1_epi32(*self.x.add(CHUNK + 1).cast::<i32>().add(t)),
+                ];
+                for half in 0..2 {
+                    let pairs = _mm256_add_epi16(
+                        _mm256_maddubs_epi16(first[half], xs[0]),
+                        _mm256_maddubs_epi16(second[half], xs[1]),
+                    );
+                    let fours = _mm256_madd_epi16(pairs, stride);
+                    sums[t][half] = _mm256_add_epi32(sums[t][half], fours);
+                }
+                self.separate(sums);
+            }
+        }
+    }
+
+    /// Separates what comes before from what comes after. Otherwise the compiler loads more than there are registers for.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    #[expect(clippy::pointers_in_nomem_asm_block, reason = "nothing is read or written there")]
+    fn separate<const T: usize>(&mut self, sums: &mut [[__m256i; 2]; T]) {
+        for sums in sums {
+            // SAFETY: there are no instructions, so that both addresses stay the same.
+            unsafe {
+                asm!(
+                    "/* {} {} {} {} */",
+                    inout(reg) self.values,
+                    inout(reg) self.x,
+                    inout(ymm_reg) sums[0],
+                    inout(ymm_reg) sums[1],
+                    options(pure, nomem, nostack, preserves_flags),
+                );
+            }
+        }
     }
 }

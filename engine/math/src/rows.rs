@@ -3,7 +3,7 @@
 use nestling_formats::memory::{OutOfMemory, try_reserve};
 use nestling_formats::nested::GROUP;
 
-use super::aligned::STEP;
+use crate::aligned::STEP;
 
 /// One group of a row's activations. A kernel needs a single load address per row.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
