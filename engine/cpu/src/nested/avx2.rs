@@ -5,7 +5,7 @@
 //! multiples of a stride apart are unsigned bytes for `pmaddubsw`, and several chunks are added in 16 bits before they
 //! are widened. Unsigned bytes of many rows are decoded to panels. For other tables the product is `pmaddubsw` of |w|
 //! and sign(x, w), which is exact because two products fit in 15 bits. Levels 6 and 8 evaluate the formula in 16-bit
-//! lanes, with columns 0 and 2 separate from 1 and 3, and multiply by `pmaddwd`.
+//! lanes, and multiply by `pmaddwd`.
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
 
 use std::arch::x86_64::*;
@@ -14,8 +14,8 @@ use nestling_formats::Level;
 
 use super::super::planes::avx2::panel::{self, AddRows, GROUPS, Panel, PanelForm};
 use super::super::planes::avx2::{
-    HalfTiles, TileWork, broadcast, chunks_in_16_bits, halves, load, lookup_nibbles, middle,
-    nibbles, pair_dots, prefetch_codes,
+    HalfTiles, TileWork, broadcast, chunks_in_16_bits, halves, lookup_nibbles, pair_dots,
+    prefetch_codes,
 };
 use super::super::rows::{PACKED_ROWS, PackedGroup, QuantizedGroup};
 use super::{NestedWeights, RowList, TileValues};
@@ -26,6 +26,8 @@ mod row;
 mod strided;
 mod wide;
 
+use wide::Formula;
+
 /// Number of activation rows that share one decoded group.
 const BLOCK: usize = 16;
 
@@ -35,18 +37,15 @@ const OCTAVE: i32 = 23;
 /// In place of the number of chunks that are added in 16 bits: values themselves have 16.
 const WIDE: usize = 16;
 
-/// Values of one group, by chunk of four columns and half of the tile. Levels 6 and 8 have 16-bit values:
-/// columns 0 and 2 in `even`, 1 and 3 in `odd`. The other levels have bytes, only in `even`.
-struct Group {
-    even: HalfTiles,
-    odd: HalfTiles,
-}
+/// Values of one group, by chunk of four columns and half of the tile: 16-bit values at levels 6 and 8, otherwise bytes,
+/// only in the first part.
+struct Group([HalfTiles; 2]);
 
-/// Defines the products of one tile. Parameters are a list of features, whether few rows are computed by
-/// [`few_rows`], the table of a tile, the function for packed rows, the modes of such tables besides 0 and [`WIDE`], and
-/// the sums of a group.
+/// Defines the products of one tile. Parameters are a list of features, the number of rows up to which [`few_rows`] is
+/// asked, the table of a tile, the function for packed rows, the modes of such tables besides 0 and [`WIDE`], and the sums
+/// of a group.
 macro_rules! products_for {
-    ($module:ident, $features:literal, $rows:literal, $table:path, $many:expr, [$($some:literal)*], $dots:ident) => {
+    ($module:ident, $features:literal, $few:literal, $table:path, $many:expr, [$($some:literal)*], $dots:ident) => {
         pub mod $module {
             use super::*;
 
@@ -62,7 +61,7 @@ macro_rules! products_for {
                 out: &mut [TileValues],
             ) {
                 // SAFETY: guaranteed by the caller.
-                if $rows && unsafe { few_rows(weights, tile, rows, out) } {
+                if rows.rows().len() <= $few && unsafe { few_rows(weights, tile, rows, out) } {
                     return;
                 }
                 let table = $table(weights, tile);
@@ -90,7 +89,7 @@ macro_rules! products_for {
                 rows: RowList,
                 out: &mut [TileValues],
             ) {
-                let (x, mut values) = (rows.source(), Group::zero());
+                let (x, mut values, formula) = (rows.source(), Group::zero(), Formula::new(weights));
                 // SAFETY: there are 16 units.
                 let units = unsafe { halves(&weights.row_units(tile)) };
                 for (rows, out) in rows.rows().chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
@@ -105,18 +104,14 @@ macro_rules! products_for {
                         // SAFETY: `group` is below the groups of the weights and of the rows.
                         unsafe {
                             if MODE == WIDE {
-                                decode_wide(weights, cell, &mut values);
+                                wide::decode(weights, &formula, cell, &mut values.0);
                             } else {
                                 let two = weights.level == Level::L2;
-                                let (planes, even) = (&weights.planes, &mut values.even);
-                                lookup_nibbles(planes, two, cell, table.values, even);
+                                let (planes, bytes) = (&weights.planes, &mut values.0[0]);
+                                lookup_nibbles(planes, two, cell, table.values, bytes);
                             }
                             let scales = scales(weights, cell, units);
-                            // The 16-bit values of two rows do not fit in registers.
-                            let (twos, ones) = match MODE {
-                                WIDE => (&mut [][..], &mut *out),
-                                _ => out.as_chunks_mut::<2>(),
-                            };
+                            let (twos, ones) = out.as_chunks_mut::<2>();
                             let (x, last) = starts[..rows.len()].split_at(2 * twos.len());
                             for (out, x) in twos.iter_mut().zip(x.as_chunks().0) {
                                 add_group::<MODE, 2>(table, &values, group, x, scales, out);
@@ -146,8 +141,8 @@ macro_rules! products_for {
                 unsafe {
                     let x = std::array::from_fn(|t| &*x[t].add(group));
                     let dots = match MODE {
-                        WIDE => wide_dots(values, &x),
-                        _ => $dots::<MODE, T>(table, &values.even, &x),
+                        WIDE => wide::dots_of_rows(&values.0, &x),
+                        _ => $dots::<MODE, T>(table, &values.0[0], &x),
                     };
                     for t in 0..T {
                         let mut sums = halves(&out[t]);
@@ -165,8 +160,8 @@ macro_rules! products_for {
     };
 }
 
-products_for!(plain, "avx2,fma", true, Table::new, panel::plain, [8 4 2], plain_dots);
-products_for!(vnni, "avx2,fma,avxvnni", false, Table::offset, panel::vnni, [], vnni_dots);
+products_for!(plain, "avx2,fma", 4, Table::new, panel::plain, [8 4 2], plain_dots);
+products_for!(vnni, "avx2,fma,avxvnni", 3, Table::offset, panel::vnni, [], vnni_dots);
 
 /// Computes one tile for one row, or for up to four with a table that has a stride. Returns false for others.
 ///
@@ -322,8 +317,7 @@ impl Group {
     #[inline]
     #[target_feature(enable = "avx2")]
     fn zero() -> Self {
-        let zero = _mm256_setzero_si256();
-        Self { even: [[zero; 2]; 8], odd: [[zero; 2]; 8] }
+        Self([[[_mm256_setzero_si256(); 2]; 8]; 2])
     }
 }
 
@@ -357,68 +351,4 @@ unsafe fn scales(weights: &NestedWeights, cell: usize, units: [__m256; 2]) -> [_
         out[half] = _mm256_mul_ps(units[half], _mm256_castsi256_ps(factor));
     }
     out
-}
-
-/// Decodes levels 6 and 8: value = mulhrs(x, alpha_a + mulhrs(|x|, alpha_b)) with x = 2048 * (four leading
-/// bits) + 8 * beta * (four last bits) - bias.
-#[inline]
-#[target_feature(enable = "avx2")]
-unsafe fn decode_wide(weights: &NestedWeights, cell: usize, out: &mut Group) {
-    for vector in 0..2 {
-        for half in 0..2 {
-            // SAFETY: the caller's `cell` is inside the planes.
-            let (p2, digits, p6, p8) = unsafe {
-                let p2 = load(weights.planes.p2, cell * 2 + vector, half);
-                let p6 = load(weights.planes.p6, cell * 2 + vector, half);
-                let p8 = if weights.level == Level::L8 {
-                    load(weights.planes.p8, cell * 2 + vector, half)
-                } else {
-                    _mm256_setzero_si256()
-                };
-                (p2, middle(&weights.planes, cell, vector, half), p6, p8)
-            };
-            let (upper, lower) = (nibbles(p2, digits), nibbles(p6, p8));
-            for i in 0..4 {
-                let code = _mm256_or_si256(_mm256_slli_epi16::<4>(upper[i]), lower[i]);
-                out.even[vector * 4 + i][half] = formula(weights, code);
-                out.odd[vector * 4 + i][half] = formula(weights, _mm256_srli_epi16::<8>(code));
-            }
-        }
-    }
-}
-
-/// Returns the values of codes in the low bytes of 16-bit lanes.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn formula(weights: &NestedWeights, code: __m256i) -> __m256i {
-    let [alpha_a, alpha_b, beta, bias] = weights.decode.formula;
-    let upper = _mm256_slli_epi16::<7>(_mm256_and_si256(code, _mm256_set1_epi16(0xf0)));
-    let lower = _mm256_and_si256(code, _mm256_set1_epi16(15));
-    let lower = _mm256_mullo_epi16(lower, _mm256_set1_epi16(beta));
-    let x = _mm256_sub_epi16(_mm256_add_epi16(upper, lower), _mm256_set1_epi16(bias));
-    let slope = _mm256_mulhrs_epi16(_mm256_abs_epi16(x), _mm256_set1_epi16(alpha_b));
-    _mm256_mulhrs_epi16(x, _mm256_add_epi16(slope, _mm256_set1_epi16(alpha_a)))
-}
-
-/// Returns the exact sums of 16 rows of weights and `T` rows of activations in one group, of 16-bit values.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn wide_dots<const T: usize>(values: &Group, x: &[&QuantizedGroup; T]) -> [[__m256i; 2]; T] {
-    let mut sums = [[_mm256_setzero_si256(); 2]; T];
-    for chunk in 0..8 {
-        for (sums, x) in sums.iter_mut().zip(x) {
-            // SAFETY: there are eight chunks.
-            let x = unsafe { broadcast(x, chunk) };
-            let even = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(x));
-            let odd = _mm256_srai_epi16::<8>(x);
-            for (half, sum) in sums.iter_mut().enumerate() {
-                let dots = _mm256_add_epi32(
-                    _mm256_madd_epi16(values.even[chunk][half], even),
-                    _mm256_madd_epi16(values.odd[chunk][half], odd),
-                );
-                *sum = _mm256_add_epi32(*sum, dots);
-            }
-        }
-    }
-    sums
 }

@@ -259,7 +259,7 @@ pub fn pair_dots<const MODE: usize, const SUBS: usize, const T: usize>(
 /// need more registers than there are.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn in_registers(sums: &mut [__m256i; 2]) {
+pub fn in_registers(sums: &mut [__m256i; 2]) {
     // SAFETY: there are no instructions.
     unsafe {
         asm!(

@@ -25,10 +25,10 @@ mod scales;
 /// Number of activation rows that share one decoded group.
 const BLOCK: usize = 16;
 
-/// Defines the products of one tile. Parameters are a list of features, whether few rows are computed by
-/// [`few_rows`], the selection of a `MODE`, that of the function for packed rows, the modes, and the sums of a sub-block.
+/// Defines the products of one tile. Parameters are a list of features, the number of rows up to which [`few_rows`] is
+/// asked, the selection of a `MODE`, that of the function for packed rows, the modes, and the sums of a sub-block.
 macro_rules! products_for {
-    ($module:ident, $features:literal, $rows:literal, $mode:expr, $many:expr, [$($some:literal)*], $dots:ident) => {
+    ($module:ident, $features:literal, $few:literal, $mode:expr, $many:expr, [$($some:literal)*], $dots:ident) => {
         pub mod $module {
             use super::*;
 
@@ -44,7 +44,7 @@ macro_rules! products_for {
                 out: &mut [TileValues],
             ) {
                 // SAFETY: guaranteed by the caller.
-                if $rows && unsafe { few_rows(weights, tile, rows, out) } {
+                if rows.rows().len() <= $few && unsafe { few_rows(weights, tile, rows, out) } {
                     return;
                 }
                 let mode: usize = $mode(weights.table.unsigned.largest);
@@ -163,8 +163,8 @@ macro_rules! products_for {
     };
 }
 
-products_for!(plain, "avx2,fma,f16c", true, chunks_in_16_bits, panel::plain, [8 4 2 0], plain_dots);
-products_for!(vnni, "avx2,fma,f16c,avxvnni", false, |_| 8, panel::vnni, [8], vnni_dots);
+products_for!(plain, "avx2,fma,f16c", 4, chunks_in_16_bits, panel::plain, [8 4 2 0], plain_dots);
+products_for!(vnni, "avx2,fma,f16c,avxvnni", 4, |_| 8, panel::vnni, [8], vnni_dots);
 
 /// Computes one tile for one row, or for up to four with frequent codes. Returns false for others.
 ///

@@ -1,4 +1,4 @@
-//! Products of one row of activations for AVX2 without VNNI, and of up to four where tables have a stride.
+//! Products of one row of activations for AVX2 and AVX-VNNI, and of up to four where tables have a stride.
 //!
 //! Each value is used once or a few times, so four chunks of columns are looked up and multiplied in registers, and
 //! sums stay in registers for all groups. Weight scales are decoded for several groups at once.

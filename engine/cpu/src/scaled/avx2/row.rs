@@ -1,4 +1,4 @@
-//! Products of one row of activations for AVX2 without VNNI, and of up to four for the most frequent codes.
+//! Products of one row of activations for AVX2 and AVX-VNNI, and of up to four for the most frequent codes.
 //!
 //! Each byte is used once or a few times, so four chunks of columns are decoded and multiplied in registers, and sums
 //! stay in registers for all groups.
