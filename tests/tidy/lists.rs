@@ -46,6 +46,7 @@ pub const UNSAFE_FILES: &[&str] = &[
     "engine/cpu/src/scaled/avx512/panel.rs",
     "engine/cpu/src/scaled/avx512/scales.rs",
     "engine/cpu/src/scaled/neon.rs",
+    "engine/cpu/src/scaled/neon/scales.rs",
     "engine/math/src/delta_net.rs",
     "engine/math/src/float_tile.rs",
     "engine/math/src/product.rs",

@@ -25,7 +25,8 @@
 //! | threads | [`threads::ThreadPool`], [`ThreadPlacement`], [`thread_count::best_thread_count`] |
 //! | memory bandwidth of the machine | [`bandwidth`] |
 
-pub mod attention;
+#[cfg(test)]
+mod attention_tests;
 mod backend;
 mod columns;
 mod conv_rows;
@@ -44,12 +45,12 @@ mod shapes;
 mod states;
 mod team;
 
-use nestling_math::{aligned, fused, product, vector};
+use nestling_math::{aligned, fused, vector};
 
 pub use device::Cpu;
 pub use encoder::CpuEncoder;
 pub use matrix::{CpuBuffer, CpuMatrix};
-pub use nestling_math::{delta_net, math, rows};
+pub use nestling_math::{attention, delta_net, math, rows};
 pub use nestling_threads::{ThreadPlacement, bandwidth, thread_count, threads};
 pub use pages::CpuPool;
 pub use states::CpuStates;

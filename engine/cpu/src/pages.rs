@@ -2,12 +2,15 @@
 
 use half::f16;
 
-use super::attention::{KvBlock, SharedRows};
+use super::attention::{self, KvBlock, SharedRows};
 use super::kernels::Kernels;
 use super::math;
 use nestling_core::arena::AlignedBytes;
 use nestling_core::error::EngineError;
 use nestling_core::kv_cache::{KvDtype, KvShape, KvValues, PAGE_POSITIONS, PageId};
+
+// Kernels and pages agree.
+const _: () = assert!(attention::PAGE_POSITIONS == PAGE_POSITIONS);
 
 /// KV pages of one layer, allocated when they are first written.
 ///

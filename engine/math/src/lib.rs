@@ -2,7 +2,7 @@
 //!
 //! [`math`] defines each operation once, with the same bits on every machine and instruction set. [`vector`] has
 //! sixteen floats of an instruction set, for kernels that need their registers, and [`product`] the small matrix
-//! product of attention. [`float_tile`] multiplies rows of float weights. [`fused`] multiplies and adds with one
+//! product of [`attention`]. [`float_tile`] multiplies rows of float weights. [`fused`] multiplies and adds with one
 //! rounding everywhere. [`rope`] computes rotary angles. [`delta_net`] passes tokens through heads with a state of
 //! fixed size. [`rows`] has activations quantized to int8, and [`aligned`] vectors of whole cache lines.
 //!
@@ -14,6 +14,7 @@
 //! ```
 
 pub mod aligned;
+pub mod attention;
 pub mod delta_net;
 pub mod float_tile;
 pub mod fused;

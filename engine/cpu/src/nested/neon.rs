@@ -1,36 +1,28 @@
 //! Kernels for NEON, with `sdot` if the processor has it.
 //!
 //! A 128-bit vector holds four columns of four rows, a quarter of a tile. Levels 2 to 4 look values up by
-//! `tbl`; levels 6 and 8 look up two digits of base 128 in tables of 64 entries.
+//! `tbl`; levels 6 and 8 look up two digits of base 128 in tables of 64 entries. Four chunks of columns are decoded in
+//! registers, and multiplied with up to four rows of activations at once.
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
 
 use std::arch::aarch64::*;
 
-use nestling_formats::Level;
-
-use super::super::planes::neon::{
-    QuarterTiles, digits, dot, lookup_nibbles, multiply_add, nibbles,
-};
+use super::super::planes::MiddlePlanes;
+use super::super::planes::neon::{self, MERGED, P3, Quarter, SPLIT, TWO, middle_planes};
 use super::super::rows::QuantizedGroup;
-use super::{NestedWeights, QuantizedRows, RowList, TileValues};
+use super::{DecodeTables, NestedWeights, QuantizedRows, RowList, TileValues};
 
-/// Number of activation rows that share one decoded group.
+/// Number of activation rows that share decoded values.
 const BLOCK: usize = 4;
 
 /// First bit of the exponent, from which a step's octave is subtracted.
 const OCTAVE: i32 = 23;
 
-/// Values of one group by chunk of four columns and quarter of the tile: values, or at levels 6 and 8 high
-/// and low digits.
-struct Group {
-    high: QuarterTiles,
-    low: QuarterTiles,
-}
-
-/// Defines the products of one tile for a list of features and a function that adds 16 products to four sums.
+/// Defines the products of one tile for a list of features, with the sums of [`neon`] of the same name.
 macro_rules! products_for {
-    ($module:ident, $features:literal, $dot:path) => {
+    ($module:ident, $features:literal) => {
         pub mod $module {
+            use super::neon::$module as sums;
             use super::*;
 
             /// Computes one tile for some rows.
@@ -49,19 +41,48 @@ macro_rules! products_for {
                     // SAFETY: `fits` holds for a subset of the rows too.
                     unsafe {
                         match *rows {
-                            [a] => products(weights, tile, x, &[a], out),
-                            [a, b] => products(weights, tile, x, &[a, b], out),
-                            [a, b, c] => products(weights, tile, x, &[a, b, c], out),
-                            [a, b, c, d, ..] => products(weights, tile, x, &[a, b, c, d], out),
+                            [a] => of_level(weights, tile, x, &[a], out),
+                            [a, b] => of_level(weights, tile, x, &[a, b], out),
+                            [a, b, c] => {
+                                let (two, one) = out.split_at_mut(2);
+                                of_level(weights, tile, x, &[a, b], two);
+                                of_level(weights, tile, x, &[c], one);
+                            }
+                            [a, b, c, d, ..] => of_level(weights, tile, x, &[a, b, c, d], out),
                             [] => {}
                         }
                     }
                 }
             }
 
-            #[inline]
             #[target_feature(enable = $features)]
-            unsafe fn products<const T: usize>(
+            unsafe fn of_level<const T: usize>(
+                weights: &NestedWeights,
+                tile: usize,
+                x: &QuantizedRows,
+                rows: &[u32; T],
+                out: &mut [TileValues],
+            ) {
+                let is_split = matches!(weights.planes.middle, MiddlePlanes::Split(..));
+                let last = weights.level.bits().saturating_sub(4);
+                let product = match (last, weights.planes.middle) {
+                    (4, _) if is_split => product::<SPLIT, 4, T>,
+                    (4, _) => product::<MERGED, 4, T>,
+                    (2, _) if is_split => product::<SPLIT, 2, T>,
+                    (2, _) => product::<MERGED, 2, T>,
+                    (_, MiddlePlanes::None) => product::<TWO, 0, T>,
+                    (_, MiddlePlanes::P3(_)) => product::<P3, 0, T>,
+                    (_, MiddlePlanes::Split(..)) => product::<SPLIT, 0, T>,
+                    (_, MiddlePlanes::Merged(_)) => product::<MERGED, 0, T>,
+                };
+                // SAFETY: guaranteed by the caller.
+                unsafe { product(weights, tile, x, rows, out) }
+            }
+
+            /// Computes one tile for `T` rows. `PLANES` are the leading planes, and `LAST` is the number of bits in P6
+            /// and P8.
+            #[target_feature(enable = $features)]
+            unsafe fn product<const PLANES: u8, const LAST: u8, const T: usize>(
                 weights: &NestedWeights,
                 tile: usize,
                 x: &QuantizedRows,
@@ -69,45 +90,49 @@ macro_rules! products_for {
                 out: &mut [TileValues],
             ) {
                 let x = rows.map(|row| x.row(row as usize).as_ptr());
-                let wide = weights.level >= Level::L6;
-                let units = weights.row_units(tile);
+                let (units, digits) = (weights.row_units(tile), Digits::new(weights.decode));
                 // SAFETY: both arrays are as long as the loads.
                 let (units, table) = unsafe {
                     let units = [0, 4, 8, 12].map(|i| vld1q_f32(units[i..].as_ptr()));
                     (units, vld1q_s8(weights.nibble_table(tile).as_ptr()))
                 };
-                let zero = vdupq_n_s8(0);
-                let mut values = Group { high: [[zero; 4]; 8], low: [[zero; 4]; 8] };
-                let mut sums = [[vdupq_n_f32(0.0); 4]; T];
+                let [p3, p4] = middle_planes(&weights.planes);
+                let mut all = [[vdupq_n_f32(0.0); 4]; T];
                 for group in 0..weights.groups {
                     let cell = tile * weights.groups + group;
                     // SAFETY: `group` is below the groups of the weights and of the rows of `x`.
                     unsafe {
-                        if wide {
-                            decode_wide(weights, cell, &mut values);
-                        } else {
-                            let two = weights.level == Level::L2;
-                            lookup_nibbles(&weights.planes, two, cell, table, &mut values.high);
-                        }
                         let scales = scales(weights, cell, units);
-                        for t in 0..T {
-                            let x = &*x[t].add(group);
-                            let mut dots = dot_group(&values.high, x);
-                            if wide {
-                                let low = dot_group(&values.low, x);
-                                for (dots, low) in dots.iter_mut().zip(low) {
-                                    *dots = vaddq_s32(vshlq_n_s32::<7>(*dots), low);
+                        let x = x.map(|x| &*x.add(group));
+                        for quarter in 0..4 {
+                            let (mut high, mut low) = ([sums::zero(); T], [sums::zero(); T]);
+                            for vector in 0..2 {
+                                let planes = &weights.planes;
+                                let part = Quarter { planes, p3, p4, cell, quarter, vector };
+                                if LAST == 0 {
+                                    let values = part.values::<PLANES>(table);
+                                    add(&mut high, &values, &x, vector);
+                                    continue;
                                 }
+                                let indices = indices::<PLANES, LAST>(&part);
+                                let values = lookup::<LAST>(&digits.high, &indices);
+                                add(&mut high, &values, &x, vector);
+                                let values = lookup::<LAST>(&digits.low, &indices);
+                                add(&mut low, &values, &x, vector);
                             }
-                            for quarter in 0..4 {
-                                let scale = vmulq_f32(vdupq_n_f32(x.scale), scales[quarter]);
-                                let dots = vcvtq_f32_s32(dots[quarter]);
-                                sums[t][quarter] = vfmaq_f32(sums[t][quarter], dots, scale);
+                            for t in 0..T {
+                                let mut dots = sums::rows(high[t]);
+                                if LAST != 0 {
+                                    dots = vaddq_s32(vshlq_n_s32::<7>(dots), sums::rows(low[t]));
+                                }
+                                let scale = vmulq_f32(vdupq_n_f32(x[t].scale), scales[quarter]);
+                                let dots = vcvtq_f32_s32(dots);
+                                all[t][quarter] = vfmaq_f32(all[t][quarter], dots, scale);
                             }
                         }
                     }
                 }
-                for (out, sums) in out.iter_mut().zip(&sums) {
+                for (out, sums) in out.iter_mut().zip(&all) {
                     for (quarter, sum) in sums.iter().enumerate() {
                         // SAFETY: `out` has 16 floats.
                         unsafe { vst1q_f32(out[4 * quarter..].as_mut_ptr(), *sum) };
@@ -115,27 +140,27 @@ macro_rules! products_for {
                 }
             }
 
+            /// Adds the products of four chunks to the sums of each row.
             #[inline]
             #[target_feature(enable = $features)]
-            unsafe fn dot_group(values: &QuarterTiles, x: &QuantizedGroup) -> [int32x4_t; 4] {
-                let mut sums = [vdupq_n_s32(0); 4];
-                let chunks: *const i32 = x.values.as_ptr().cast();
-                for (chunk, values) in values.iter().enumerate() {
-                    // SAFETY: eight chunks of four bytes.
-                    let x = unsafe { chunks.add(chunk).read_unaligned() };
-                    let x = vreinterpretq_s8_s32(vdupq_n_s32(x));
-                    for (sum, values) in sums.iter_mut().zip(values) {
-                        *sum = $dot(*sum, *values, x);
-                    }
+            fn add<const T: usize>(
+                sums: &mut [sums::Sums; T],
+                values: &[int8x16_t; 4],
+                x: &[&QuantizedGroup; T],
+                vector: usize,
+            ) {
+                for (sums, x) in sums.iter_mut().zip(x) {
+                    // SAFETY: there are 32 activations.
+                    let x = unsafe { vld1q_s8(x.values[16 * vector..].as_ptr()) };
+                    sums::add(sums, values, x);
                 }
-                sums
             }
         }
     };
 }
 
-products_for!(plain, "neon", multiply_add);
-products_for!(dotprod, "neon,dotprod", dot);
+products_for!(plain, "neon");
+products_for!(dotprod, "neon,dotprod");
 
 /// Returns the weight scales of the four quarters of a tile in one group. A step's factor is one of the first
 /// eight, with its exponent lowered once for each multiple of eight steps.
@@ -176,41 +201,69 @@ unsafe fn scales(
     })
 }
 
-/// Decodes levels 6 and 8 to two digits of base 128.
-#[inline]
-#[target_feature(enable = "neon")]
-unsafe fn decode_wide(weights: &NestedWeights, cell: usize, out: &mut Group) {
-    for (chunk, (high, low)) in out.high.iter_mut().zip(&mut out.low).enumerate() {
-        for (quarter, (high, low)) in high.iter_mut().zip(low).enumerate() {
-            // SAFETY: the caller's `cell` is inside the planes.
-            unsafe {
-                let digit =
-                    vandq_u8(digits(weights.planes.p6, cell, chunk, quarter), vdupq_n_u8(3));
-                let mut index =
-                    vsliq_n_u8::<2>(digit, nibbles(&weights.planes, cell, chunk, quarter));
-                let tables = if weights.level == Level::L8 {
-                    index = vsliq_n_u8::<6>(index, digits(weights.planes.p8, cell, chunk, quarter));
-                    4
-                } else {
-                    1
-                };
-                *high = lookup(&weights.decode.high, tables, index);
-                *low = lookup(&weights.decode.low, tables, index);
-            }
-        }
+/// Tables of two digits of base 128 at levels 6 and 8, by index.
+struct Digits {
+    high: DigitTable,
+    low: DigitTable,
+}
+
+/// Signed digits for the codes' leading six bits, and at level 8 for each of their last two.
+type DigitTable = [uint8x16x4_t; 4];
+
+impl Digits {
+    #[inline]
+    #[target_feature(enable = "neon")]
+    fn new(tables: &DecodeTables) -> Self {
+        Self { high: signed(&tables.high), low: signed(&tables.low) }
     }
 }
 
-/// Looks up entries among the first 64 or all 256, and subtracts the offset of 128 with which tables store
-/// them.
+/// Returns the indices of four chunks' digits.
 #[inline]
 #[target_feature(enable = "neon")]
-fn lookup(table: &[u8; 256], tables: usize, index: uint8x16_t) -> int8x16_t {
-    let mut found = vdupq_n_u8(0);
-    for (i, part) in table.as_chunks::<64>().0.iter().take(tables).enumerate() {
-        // SAFETY: a part has 64 bytes.
-        let part = unsafe { vld1q_u8_x4(part.as_ptr()) };
-        found = vqtbx4q_u8(found, part, vsubq_u8(index, vdupq_n_u8(64 * i as u8)));
+unsafe fn indices<const PLANES: u8, const LAST: u8>(part: &Quarter) -> [uint8x16_t; 4] {
+    // SAFETY: the caller's group is inside the planes.
+    let (mut codes, p6) = unsafe { (part.leading::<PLANES>(), part.digits_of_p6()) };
+    for (code, digit) in codes.iter_mut().zip(p6) {
+        *code = vsliq_n_u8::<2>(vandq_u8(digit, vdupq_n_u8(3)), *code);
     }
-    vreinterpretq_s8_u8(veorq_u8(found, vdupq_n_u8(128)))
+    if LAST == 4 {
+        // SAFETY: as above.
+        let p8 = unsafe { part.digits_of_p8() };
+        for (code, digit) in codes.iter_mut().zip(p8) {
+            *code = vsliq_n_u8::<6>(*code, digit);
+        }
+    }
+    codes
+}
+
+/// Looks up digits: among the first 64 at level 6, otherwise among all 256.
+#[inline]
+#[target_feature(enable = "neon")]
+fn lookup<const LAST: u8>(table: &DigitTable, indices: &[uint8x16_t; 4]) -> [int8x16_t; 4] {
+    let mut out = [vdupq_n_s8(0); 4];
+    for (out, index) in out.iter_mut().zip(indices) {
+        let mut found = vqtbl4q_u8(table[0], *index);
+        if LAST == 4 {
+            for (part, table) in table.iter().enumerate().skip(1) {
+                let index = vsubq_u8(*index, vdupq_n_u8(64 * part as u8));
+                found = vqtbx4q_u8(found, *table, index);
+            }
+        }
+        *out = vreinterpretq_s8_u8(found);
+    }
+    out
+}
+
+/// Subtracts the offset of 128 with which tables store digits.
+#[inline]
+#[target_feature(enable = "neon")]
+fn signed(table: &[u8; 256]) -> DigitTable {
+    let mut signed = [uint8x16x4_t(vdupq_n_u8(0), vdupq_n_u8(0), vdupq_n_u8(0), vdupq_n_u8(0)); 4];
+    for (out, part) in signed.iter_mut().zip(table.as_chunks::<64>().0) {
+        let part = part.map(|entry| entry ^ 128);
+        // SAFETY: a part has 64 bytes.
+        *out = unsafe { vld1q_u8_x4(part.as_ptr()) };
+    }
+    signed
 }

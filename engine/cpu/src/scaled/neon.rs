@@ -1,26 +1,28 @@
 //! Kernels for NEON, with `sdot` if the processor has it.
 //!
 //! A 128-bit vector holds four columns of four rows, a quarter of a tile. Levels 2 to 4 look values up by
-//! `tbl`. At higher levels, a value is its code times a stride minus a zero, modulo 2^8.
+//! `tbl`. At higher levels, a value is its code times a stride minus a zero, modulo 2^8. Four chunks of columns are
+//! decoded in registers, and multiplied with up to four rows of activations at once.
 #![expect(unsafe_code, reason = "vector loads at offsets that the caller has checked")]
 
 use std::arch::aarch64::*;
+use std::ops::Range;
 
-use nestling_formats::Level;
+use super::super::planes::MiddlePlanes;
+use super::super::planes::neon::{self, MERGED, P3, Quarter, SPLIT, TWO, middle_planes};
+use super::super::rows::{QuantizedGroup, QuantizedRows};
+use super::{RUN, RowList, ScalePanel, ScaledWeights, TileValues};
 
-use super::super::planes::neon::{
-    QuarterTiles, digits, dot, load, lookup_nibbles, multiply_add, nibbles, shift_right,
-};
-use super::super::rows::QuantizedGroup;
-use super::{RUN, RowList, ScalePanel, ScaledWeights, TileValues, widen};
+mod scales;
 
-/// Number of activation rows that share one decoded group.
-const BLOCK: usize = 16;
+/// Number of activation rows that share decoded values.
+const BLOCK: usize = 4;
 
-/// Defines the products of one tile for a list of features and a function that adds 16 products to four sums.
+/// Defines the products of one tile for a list of features, with the sums of [`neon`] of the same name.
 macro_rules! products_for {
-    ($module:ident, $features:literal, $dot:path) => {
+    ($module:ident, $features:literal) => {
         pub mod $module {
+            use super::neon::$module as sums;
             use super::*;
 
             /// Computes one tile for some rows.
@@ -34,157 +36,238 @@ macro_rules! products_for {
                 rows: RowList,
                 out: &mut [TileValues],
             ) {
-                // SAFETY: guaranteed by the caller.
-                unsafe {
-                    match weights.form.sub_blocks() {
-                        1 => products::<1>(weights, tile, rows, out),
-                        _ => products::<2>(weights, tile, rows, out),
-                    }
-                }
-            }
-
-            #[target_feature(enable = $features)]
-            unsafe fn products<const SUBS: usize>(
-                weights: &ScaledWeights,
-                tile: usize,
-                rows: RowList,
-                out: &mut [TileValues],
-            ) {
-                let x = rows.source();
-                let mut panel = ScalePanel::ZERO;
-                let mut values = [[vdupq_n_s8(0); 4]; 8];
-                for (rows, out) in rows.rows().chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
-                    let mut starts = [std::ptr::null(); BLOCK];
-                    for (start, row) in starts.iter_mut().zip(rows) {
-                        *start = x.row(*row as usize).as_ptr();
-                    }
-                    out.fill([0.0; 16]);
-                    for group in 0..weights.groups {
-                        if group.is_multiple_of(RUN) {
-                            panel.fill(weights, tile, group, widen);
-                        }
-                        // SAFETY: `group` is below the groups of the weights and of the rows.
+                let (x, mut panel) = (rows.source(), ScalePanel::ZERO);
+                let [p3, p4] = middle_planes(&weights.planes);
+                out.fill([0.0; 16]);
+                for first in (0..weights.groups).step_by(RUN) {
+                    scales::fill(weights, tile, first, &mut panel);
+                    let groups = first..weights.groups.min(first + RUN);
+                    let run = Run { weights, tile, groups, p3, p4, panel: &panel };
+                    for (rows, out) in rows.rows().chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
+                        // SAFETY: `fits` holds for a subset of the rows too.
                         unsafe {
-                            decode(weights, tile * weights.groups + group, &mut values);
-                            for (out, x) in out.iter_mut().zip(&starts) {
-                                let slot = group % RUN * SUBS;
-                                let x = &*x.add(group);
-                                add_group::<SUBS>(&panel, slot, &values, x, out);
-                                if weights.has_minima() {
-                                    add_minima::<SUBS>(&panel, slot, x, out);
+                            match *rows {
+                                [a] => add_run(&run, x, &[a], out),
+                                [a, b] => add_run(&run, x, &[a, b], out),
+                                [a, b, c] => {
+                                    let (two, one) = out.split_at_mut(2);
+                                    add_run(&run, x, &[a, b], two);
+                                    add_run(&run, x, &[c], one);
                                 }
+                                [a, b, c, d, ..] => add_run(&run, x, &[a, b, c, d], out),
+                                [] => {}
                             }
                         }
                     }
                 }
             }
 
-            /// Adds the panel's slots from `slot` on to the sums of 16 rows.
+            /// Adds a run of groups to the sums of `T` rows.
             #[inline]
             #[target_feature(enable = $features)]
-            unsafe fn add_group<const SUBS: usize>(
-                panel: &ScalePanel,
-                slot: usize,
-                values: &QuarterTiles,
-                x: &QuantizedGroup,
-                out: &mut TileValues,
+            unsafe fn add_run<const T: usize>(
+                run: &Run,
+                x: &QuantizedRows,
+                rows: &[u32; T],
+                out: &mut [TileValues],
             ) {
-                let words: *const i32 = x.values.as_ptr().cast();
-                for sub in 0..SUBS {
-                    let mut dots = [vdupq_n_s32(0); 4];
-                    for chunk in sub * 8 / SUBS..(sub + 1) * 8 / SUBS {
-                        // SAFETY: there are eight chunks of four bytes.
-                        let x = unsafe { words.add(chunk).read_unaligned() };
-                        let x = vreinterpretq_s8_s32(vdupq_n_s32(x));
-                        for (dots, values) in dots.iter_mut().zip(&values[chunk]) {
-                            *dots = $dot(*dots, *values, x);
+                let is_whole = run.weights.form.sub_blocks() == 1;
+                let add = match (run.weights.planes.middle, run.weights.last_bits()) {
+                    (MiddlePlanes::None, _) if is_whole => add_groups::<TWO, 0, 1, T>,
+                    (MiddlePlanes::None, _) => add_groups::<TWO, 0, 2, T>,
+                    (MiddlePlanes::P3(_), _) if is_whole => add_groups::<P3, 0, 1, T>,
+                    (MiddlePlanes::P3(_), _) => add_groups::<P3, 0, 2, T>,
+                    (MiddlePlanes::Split(..), 0) if is_whole => add_groups::<SPLIT, 0, 1, T>,
+                    (MiddlePlanes::Split(..), 0) => add_groups::<SPLIT, 0, 2, T>,
+                    (MiddlePlanes::Split(..), 1) if is_whole => add_groups::<SPLIT, 1, 1, T>,
+                    (MiddlePlanes::Split(..), 1) => add_groups::<SPLIT, 1, 2, T>,
+                    (MiddlePlanes::Split(..), 2) if is_whole => add_groups::<SPLIT, 2, 1, T>,
+                    (MiddlePlanes::Split(..), 2) => add_groups::<SPLIT, 2, 2, T>,
+                    (MiddlePlanes::Split(..), _) if is_whole => add_groups::<SPLIT, 4, 1, T>,
+                    (MiddlePlanes::Split(..), _) => add_groups::<SPLIT, 4, 2, T>,
+                    (MiddlePlanes::Merged(_), 0) if is_whole => add_groups::<MERGED, 0, 1, T>,
+                    (MiddlePlanes::Merged(_), 0) => add_groups::<MERGED, 0, 2, T>,
+                    (MiddlePlanes::Merged(_), 1) if is_whole => add_groups::<MERGED, 1, 1, T>,
+                    (MiddlePlanes::Merged(_), 1) => add_groups::<MERGED, 1, 2, T>,
+                    (MiddlePlanes::Merged(_), 2) if is_whole => add_groups::<MERGED, 2, 1, T>,
+                    (MiddlePlanes::Merged(_), 2) => add_groups::<MERGED, 2, 2, T>,
+                    (MiddlePlanes::Merged(_), _) if is_whole => add_groups::<MERGED, 4, 1, T>,
+                    (MiddlePlanes::Merged(_), _) => add_groups::<MERGED, 4, 2, T>,
+                };
+                // SAFETY: guaranteed by the caller.
+                unsafe { add(run, x, rows, out) }
+            }
+
+            /// Implements [`add_run`] for codes with leading planes `PLANES` and `LAST` bits in P6 and P8.
+            #[target_feature(enable = $features)]
+            unsafe fn add_groups<
+                const PLANES: u8,
+                const LAST: u8,
+                const SUBS: usize,
+                const T: usize,
+            >(
+                run: &Run,
+                x: &QuantizedRows,
+                rows: &[u32; T],
+                out: &mut [TileValues],
+            ) {
+                let (Run { weights, tile, p3, p4, panel, .. }, codes) =
+                    (run, Codes::new(run.weights));
+                let x = rows.map(|row| x.row(row as usize).as_ptr());
+                let mut all = [[vdupq_n_f32(0.0); 4]; T];
+                for (all, out) in all.iter_mut().zip(&*out) {
+                    *all = parts(out);
+                }
+                for group in run.groups.clone() {
+                    let (cell, slot) = (tile * weights.groups + group, group % RUN * SUBS);
+                    // SAFETY: `group` is below the groups of the rows of `x`.
+                    let x = unsafe { x.map(|x| &*x.add(group)) };
+                    for quarter in 0..4 {
+                        for sub in 0..SUBS {
+                            let mut dots = [sums::zero(); T];
+                            for vector in sub * 2 / SUBS..(sub + 1) * 2 / SUBS {
+                                let planes = &weights.planes;
+                                let part = Quarter { planes, p3, p4, cell, quarter, vector };
+                                // SAFETY: `group` is below the groups of the weights, and there are 32 activations.
+                                unsafe {
+                                    let values = codes.values::<PLANES, LAST>(&part);
+                                    for t in 0..T {
+                                        let x = vld1q_s8(x[t].values.as_ptr().add(16 * vector));
+                                        sums::add(&mut dots[t], &values, x);
+                                    }
+                                }
+                            }
+                            let scales = part_of(&panel.scales[slot + sub], quarter);
+                            for t in 0..T {
+                                let scale = vmulq_n_f32(scales, x[t].scale);
+                                let dots = vcvtq_f32_s32(sums::rows(dots[t]));
+                                all[t][quarter] = vfmaq_f32(all[t][quarter], dots, scale);
+                            }
                         }
                     }
-                    let scales = &panel.scales[slot + sub];
-                    for (quarter, dots) in dots.into_iter().enumerate() {
-                        // SAFETY: both have 16 floats.
-                        unsafe {
-                            let out = out.as_mut_ptr().add(4 * quarter);
-                            let scale = vld1q_f32(scales.as_ptr().add(4 * quarter));
-                            let scale = vmulq_f32(vdupq_n_f32(x.scale), scale);
-                            vst1q_f32(out, vfmaq_f32(vld1q_f32(out), vcvtq_f32_s32(dots), scale));
+                    if weights.has_minima() {
+                        for (sums, x) in all.iter_mut().zip(x) {
+                            add_minima::<SUBS>(panel, slot, x, sums);
                         }
                     }
+                }
+                for (all, out) in all.into_iter().zip(out) {
+                    store(all, out);
                 }
             }
         }
     };
 }
 
-products_for!(plain, "neon", multiply_add);
-products_for!(dotprod, "neon,dotprod", dot);
+products_for!(plain, "neon");
+products_for!(dotprod, "neon,dotprod");
+
+/// A run of groups of a tile, with its scales.
+struct Run<'a> {
+    weights: &'a ScaledWeights<'a>,
+    tile: usize,
+    groups: Range<usize>,
+    p3: &'a [u8],
+    p4: &'a [u8],
+    panel: &'a ScalePanel,
+}
+
+/// Floats of 16 rows.
+type Floats = [float32x4_t; 4];
+
+/// Loads the floats of a quarter of a tile.
+#[inline]
+#[target_feature(enable = "neon")]
+fn part_of(floats: &TileValues, quarter: usize) -> float32x4_t {
+    // SAFETY: four floats remain.
+    unsafe { vld1q_f32(floats[4 * quarter..].as_ptr()) }
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn parts(floats: &TileValues) -> Floats {
+    [part_of(floats, 0), part_of(floats, 1), part_of(floats, 2), part_of(floats, 3)]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+fn store(floats: Floats, out: &mut TileValues) {
+    for (part, out) in floats.into_iter().zip(out.as_chunks_mut::<4>().0) {
+        // SAFETY: `out` has four floats.
+        unsafe { vst1q_f32(out.as_mut_ptr(), part) };
+    }
+}
 
 /// Adds the minima of a group to the sums of 16 rows.
 #[inline]
 #[target_feature(enable = "neon")]
-unsafe fn add_minima<const SUBS: usize>(
+fn add_minima<const SUBS: usize>(
     panel: &ScalePanel,
     slot: usize,
     x: &QuantizedGroup,
-    out: &mut TileValues,
+    sums: &mut Floats,
 ) {
     let all = -(x.correction >> 7);
-    let sums = if SUBS == 1 {
+    let sums_of_x = if SUBS == 1 {
         [all; 2]
     } else {
         // SAFETY: the load reads the first half of 32 activations.
         let first = i32::from(vaddlvq_s8(unsafe { vld1q_s8(x.values.as_ptr()) }));
         [first, all - first]
     };
-    for sub in 0..SUBS {
-        let x_sum = vdupq_n_f32(x.scale * sums[sub] as f32);
-        let minima = &panel.minima[slot + sub];
-        for quarter in 0..4 {
-            // SAFETY: both have 16 floats.
-            unsafe {
-                let out = out.as_mut_ptr().add(4 * quarter);
-                let minimum = vld1q_f32(minima.as_ptr().add(4 * quarter));
-                vst1q_f32(out, vfmaq_f32(vld1q_f32(out), x_sum, minimum));
-            }
+    for (sub, sum_of_x) in sums_of_x.into_iter().enumerate().take(SUBS) {
+        let x_sum = x.scale * sum_of_x as f32;
+        for (quarter, sum) in sums.iter_mut().enumerate() {
+            *sum = vfmaq_n_f32(*sum, part_of(&panel.minima[slot + sub], quarter), x_sum);
         }
     }
 }
 
-/// Decodes one group to values.
-#[inline]
-#[target_feature(enable = "neon")]
-unsafe fn decode(weights: &ScaledWeights, cell: usize, out: &mut QuarterTiles) {
-    let (planes, table) = (&weights.planes, &weights.table);
-    let last = weights.last_bits();
-    if last == 0 {
-        // SAFETY: the load reads 16 of 256 values, and the caller's `cell` is inside the planes.
-        return unsafe {
-            let values = vld1q_s8(table.values.as_ptr());
-            lookup_nibbles(planes, weights.level == Level::L2, cell, values, out);
-        };
+/// Mapping from codes to values. Of five to eight bits, both parts of a value are computed modulo 2^8, since it is int8.
+struct Codes {
+    /// Values by the leading bits, up to level 4.
+    table: int8x16_t,
+    stride: uint8x16_t,
+    /// Minus zero, which is added.
+    less: uint8x16_t,
+}
+
+impl Codes {
+    #[inline]
+    #[target_feature(enable = "neon")]
+    fn new(weights: &ScaledWeights) -> Self {
+        let table = weights.table;
+        // SAFETY: the load reads 16 of 256 values.
+        let values = unsafe { vld1q_s8(table.values.as_ptr()) };
+        let stride = vdupq_n_u8(table.unsigned.stride as u8);
+        Self { table: values, stride, less: vdupq_n_u8((-table.unsigned.zero) as u8) }
     }
-    // Both are computed modulo 2^8, since the values are int8.
-    let stride = vdupq_n_u8(table.unsigned.stride as u8);
-    let less = vdupq_n_u8((-table.unsigned.zero) as u8);
-    for (chunk, out) in out.iter_mut().enumerate() {
-        for (quarter, out) in out.iter_mut().enumerate() {
-            // SAFETY: the caller's `cell` is inside the planes.
-            let code = unsafe {
-                let first = nibbles(planes, cell, chunk, quarter);
-                match last {
-                    1 => {
-                        let bit = shift_right(load(planes.p6, cell, quarter), chunk);
-                        vsliq_n_u8::<1>(bit, first)
-                    }
-                    2 => vsliq_n_u8::<2>(digits(planes.p6, cell, chunk, quarter), first),
-                    _ => {
-                        let p6 = digits(planes.p6, cell, chunk, quarter);
-                        let last = vsliq_n_u8::<2>(digits(planes.p8, cell, chunk, quarter), p6);
-                        vsliq_n_u8::<4>(last, first)
-                    }
-                }
+
+    /// Returns the values of four chunks.
+    #[inline]
+    #[target_feature(enable = "neon")]
+    unsafe fn values<const PLANES: u8, const LAST: u8>(&self, part: &Quarter) -> [int8x16_t; 4] {
+        // SAFETY: the caller's group is inside the planes.
+        unsafe {
+            if LAST == 0 {
+                return part.values::<PLANES>(self.table);
+            }
+            let codes = match LAST {
+                1 => part.bit_of_p6(),
+                2 => part.digits_of_p6(),
+                _ => part.last_nibbles(),
             };
-            *out = vreinterpretq_s8_u8(vmlaq_u8(less, code, stride));
+            let mut values = [self.table; 4];
+            for (chunk, first) in part.leading::<PLANES>().into_iter().enumerate() {
+                // Inserted bits replace what is above the last ones.
+                let code = match LAST {
+                    1 => vsliq_n_u8::<1>(codes[chunk], first),
+                    2 => vsliq_n_u8::<2>(codes[chunk], first),
+                    _ => vsliq_n_u8::<4>(codes[chunk], first),
+                };
+                values[chunk] = vreinterpretq_s8_u8(vmlaq_u8(self.less, code, self.stride));
+            }
+            values
         }
     }
 }

@@ -12,22 +12,21 @@
 //! Keys are stored transposed in their page, so that one query element is multiplied with 64 positions and
 //! nothing is summed across lanes.
 
-#[cfg(test)]
-mod tests;
-
 use std::ops::Range;
 
 use half::f16;
 use nestling_formats::memory::{OutOfMemory, try_reserve};
 
-use super::aligned::{AlignedFloats, STEP};
-use super::math::{self, LANES};
-use super::product::{
+use crate::aligned::{AlignedFloats, STEP};
+use crate::fused::Fused;
+use crate::math::{self, LANES};
+use crate::product::{
     PageFloats, Size, Strided, StridedMut, Sums, page_max, page_sums, product, widen,
 };
-use super::vector::{Right, Vector};
-use crate::fused::Fused;
-use nestling_core::kv_cache::PAGE_POSITIONS;
+use crate::vector::{Right, Vector};
+
+/// Number of positions of a page.
+pub const PAGE_POSITIONS: usize = size_of::<PageFloats>() / size_of::<f32>();
 
 /// Keys and values of one head in one page.
 #[derive(Clone, Copy, Debug)]
@@ -198,7 +197,7 @@ impl AttentionRows {
 /// Adds the page whose first position is `first` to the accumulators of all queries, and fetches the keys of the
 /// page `next`.
 #[inline(always)]
-pub(super) fn attend_page<V: Vector>(
+pub fn attend_page<V: Vector>(
     kv: KvBlock,
     next: Option<KvBlock>,
     first: usize,
@@ -578,7 +577,7 @@ fn merge_all(
 
 /// Merges a block's maximum and sum into the state. Returns the factors of both.
 #[inline(always)]
-pub(super) fn merge(state: &mut AttentionState, block_max: f32, sum: f32) -> [f32; 2] {
+pub fn merge(state: &mut AttentionState, block_max: f32, sum: f32) -> [f32; 2] {
     let both = if block_max > state.max { block_max } else { state.max };
     let (old, new) = (math::exp(state.max - both), math::exp(block_max - both));
     state.sum = state.sum.fused(old, sum * new);
@@ -588,6 +587,6 @@ pub(super) fn merge(state: &mut AttentionState, block_max: f32, sum: f32) -> [f3
 
 /// Adds a logit without a value. Returns the factor of the accumulators.
 #[inline(always)]
-pub(super) fn add_sink(state: &mut AttentionState, sink: f32) -> f32 {
+pub fn add_sink(state: &mut AttentionState, sink: f32) -> f32 {
     merge(state, sink, 1.0)[0]
 }

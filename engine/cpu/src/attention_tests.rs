@@ -1,7 +1,11 @@
-use super::*;
+use std::ops::Range;
+
+use half::f16;
+
+use crate::attention::{AttentionRows, AttentionState, KvBlock, PAGE_POSITIONS, add_sink, merge};
 use crate::fused::Fused;
 use crate::kernels::Kernels;
-use crate::math::Element;
+use crate::math::{self, Element};
 
 /// Positions that are stored, in three pages. The last page is filled in part.
 const STORED: usize = 2 * PAGE_POSITIONS + 37;
