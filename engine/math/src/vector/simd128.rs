@@ -13,9 +13,44 @@ use crate::math::LANES;
 pub struct Simd128([v128; 4]);
 
 /// Computes `a * b + sum` in four lanes, rounded once, as [`crate::fused`] describes.
+///
+/// A sum of 53 bits is on the same side of the middle of two floats as the exact one, unless it is the middle itself. So
+/// that another rounding gives the nearest float but for such sums, and for those below the normal floats.
 #[inline(always)]
 pub fn fma(a: v128, b: v128, sum: v128) -> v128 {
-    let upper = |v| i64x2_shuffle::<1, 1>(v, v);
+    let low = double_sum(a, b, sum);
+    let high = double_sum(upper(a), upper(b), upper(sum));
+    if v128_any_true(v128_or(may_be_wrong(low), may_be_wrong(high))) {
+        return fma_by_odd(a, b, sum);
+    }
+    i64x2_shuffle::<0, 2>(f32x4_demote_f64x2_zero(low), f32x4_demote_f64x2_zero(high))
+}
+
+#[inline(always)]
+fn upper(lanes: v128) -> v128 {
+    i64x2_shuffle::<1, 1>(lanes, lanes)
+}
+
+/// Computes the lower two lanes in double precision. The product is exact.
+#[inline(always)]
+fn double_sum(a: v128, b: v128, sum: v128) -> v128 {
+    let [a, b, sum] = [a, b, sum].map(|lanes| f64x2_promote_low_f32x4(lanes));
+    f64x2_add(f64x2_mul(a, b), sum)
+}
+
+/// Returns lanes with bits set where another rounding may be wrong.
+#[inline(always)]
+fn may_be_wrong(sums: v128) -> v128 {
+    let below = v128_and(sums, i64x2_splat((1 << 29) - 1));
+    let is_middle = i64x2_eq(below, i64x2_splat(1 << 28));
+    let is_small = f64x2_lt(f64x2_abs(sums), f64x2_splat(f64::from(f32::MIN_POSITIVE)));
+    v128_or(is_middle, is_small)
+}
+
+/// Computes all lanes with sums that are rounded to odd, so that another rounding gives the nearest float.
+#[cold]
+#[inline(never)]
+fn fma_by_odd(a: v128, b: v128, sum: v128) -> v128 {
     let low = fma_lower(a, b, sum);
     let high = fma_lower(upper(a), upper(b), upper(sum));
     i64x2_shuffle::<0, 2>(low, high)
@@ -144,11 +179,22 @@ mod tests {
     #[test]
     fn a_product_with_a_sum_is_rounded_once() {
         each_case(|a, b, sum| {
-            let found = fma(f32x4(0.0, a, 0.0, a), f32x4_splat(b), f32x4(0.0, 0.0, sum, sum));
-            expect_fused(f32x4_extract_lane::<0>(found), 0.0, b, 0.0);
-            expect_fused(f32x4_extract_lane::<1>(found), a, b, 0.0);
-            expect_fused(f32x4_extract_lane::<2>(found), 0.0, b, sum);
-            expect_fused(f32x4_extract_lane::<3>(found), a, b, sum);
+            // The other lanes alone are computed without rounding to odd.
+            for lane in 0..4 {
+                let mut lanes = [[3.0; 4], [5.0; 4], [7.0; 4]];
+                for (lanes, value) in lanes.iter_mut().zip([a, b, sum]) {
+                    lanes[lane] = value;
+                }
+                let [a, b, sums] = lanes.map(|[a, b, c, d]| f32x4(a, b, c, d));
+                let mut found = [0.0f32; 4];
+                // SAFETY: the array has four floats.
+                unsafe { v128_store(found.as_mut_ptr().cast(), fma(a, b, sums)) };
+                for ((found, a), (b, sum)) in
+                    found.into_iter().zip(lanes[0]).zip(lanes[1].into_iter().zip(lanes[2]))
+                {
+                    expect_fused(found, a, b, sum);
+                }
+            }
         });
     }
 }
