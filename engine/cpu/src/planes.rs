@@ -18,6 +18,33 @@ pub(super) mod neon;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 pub(super) mod simd128;
 
+/// Leading planes of a level, as parameters of functions that are compiled for each.
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+pub(super) mod leading {
+    pub const TWO: u8 = 0;
+    pub const P3: u8 = 1;
+    pub const SPLIT: u8 = 2;
+    pub const MERGED: u8 = 3;
+}
+
+/// Tables that kernels index by four bits.
+#[cfg(any(
+    target_arch = "x86_64",
+    target_arch = "aarch64",
+    all(target_arch = "wasm32", target_feature = "simd128")
+))]
+mod tables {
+    /// The same bits as the even bits of a byte.
+    pub const EVEN_BITS: [u8; 16] = [
+        0x00, 0x01, 0x04, 0x05, 0x10, 0x11, 0x14, 0x15, 0x40, 0x41, 0x44, 0x45, 0x50, 0x51, 0x54,
+        0x55,
+    ];
+    /// The lower two bits.
+    pub const LOWER_DIGITS: [u8; 16] = [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3];
+    /// The upper two bits.
+    pub const UPPER_DIGITS: [u8; 16] = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3];
+}
+
 /// Planes P3 and P4, as far as a level needs them.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum MiddlePlanes<'a> {

@@ -104,7 +104,7 @@ pub(crate) mod tests {
     /// Panics unless a result is that of a fused multiplication.
     #[track_caller]
     pub(crate) fn expect_fused(found: f32, a: f32, b: f32, sum: f32) {
-        // WebAssembly's library rounds twice below the normal floats. Processors test this function.
+        // WebAssembly's library rounds twice below the normal floats. Elsewhere an instruction tests this function.
         let expected =
             if cfg!(target_family = "wasm") { in_doubles(a, b, sum) } else { a.mul_add(b, sum) };
         let is_same = found.to_bits() == expected.to_bits() || found.is_nan() && expected.is_nan();

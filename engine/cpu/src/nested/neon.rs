@@ -8,7 +8,8 @@
 use std::arch::aarch64::*;
 
 use super::super::planes::MiddlePlanes;
-use super::super::planes::neon::{self, MERGED, P3, Quarter, SPLIT, TWO, middle_planes};
+use super::super::planes::leading::{MERGED, P3, SPLIT, TWO};
+use super::super::planes::neon::{self, Floats, Quarter, middle_planes, parts, store};
 use super::super::rows::QuantizedGroup;
 use super::{DecodeTables, NestedWeights, QuantizedRows, RowList, TileValues};
 
@@ -90,12 +91,10 @@ macro_rules! products_for {
                 out: &mut [TileValues],
             ) {
                 let x = rows.map(|row| x.row(row as usize).as_ptr());
-                let (units, digits) = (weights.row_units(tile), Digits::new(weights.decode));
-                // SAFETY: both arrays are as long as the loads.
-                let (units, table) = unsafe {
-                    let units = [0, 4, 8, 12].map(|i| vld1q_f32(units[i..].as_ptr()));
-                    (units, vld1q_s8(weights.nibble_table(tile).as_ptr()))
-                };
+                let units = parts(&weights.row_units(tile));
+                let digits = Digits::new(weights.decode);
+                // SAFETY: the table has 16 bytes.
+                let table = unsafe { vld1q_s8(weights.nibble_table(tile).as_ptr()) };
                 let [p3, p4] = middle_planes(&weights.planes);
                 let mut all = [[vdupq_n_f32(0.0); 4]; T];
                 for group in 0..weights.groups {
@@ -132,11 +131,8 @@ macro_rules! products_for {
                         }
                     }
                 }
-                for (out, sums) in out.iter_mut().zip(&all) {
-                    for (quarter, sum) in sums.iter().enumerate() {
-                        // SAFETY: `out` has 16 floats.
-                        unsafe { vst1q_f32(out[4 * quarter..].as_mut_ptr(), *sum) };
-                    }
+                for (sums, out) in all.into_iter().zip(out) {
+                    store(sums, out);
                 }
             }
 
@@ -166,11 +162,7 @@ products_for!(dotprod, "neon,dotprod");
 /// eight, with its exponent lowered once for each multiple of eight steps.
 #[inline]
 #[target_feature(enable = "neon")]
-unsafe fn scales(
-    weights: &NestedWeights,
-    cell: usize,
-    units: [float32x4_t; 4],
-) -> [float32x4_t; 4] {
+unsafe fn scales(weights: &NestedWeights, cell: usize, units: Floats) -> Floats {
     // SAFETY: the caller's `cell` is inside both parts, and eight fractions are 32 bytes.
     let (nibbles, high, fractions) = unsafe {
         let nibbles = vld1_u8(weights.steps.as_ptr().add(cell * 8));

@@ -6,6 +6,7 @@ use std::arch::x86_64::*;
 
 use nestling_formats::nested::TILE_ROWS;
 
+use super::tables::{EVEN_BITS, LOWER_DIGITS, UPPER_DIGITS};
 use super::{CodePlanes, MiddlePlanes};
 use crate::rows::{QuantizedGroup, RowList};
 
@@ -108,12 +109,17 @@ pub fn prefetch_line(bytes: &[u8], offset: usize) {
 #[inline]
 #[target_feature(enable = "avx2")]
 pub fn spread(bits: __m256i, vector: usize) -> __m256i {
-    let table = _mm256_broadcastsi128_si256(_mm_setr_epi8(
-        0x00, 0x01, 0x04, 0x05, 0x10, 0x11, 0x14, 0x15, 0x40, 0x41, 0x44, 0x45, 0x50, 0x51, 0x54,
-        0x55,
-    ));
+    let table = indices(&EVEN_BITS);
     let bits = if vector == 0 { bits } else { _mm256_srli_epi16::<4>(bits) };
     _mm256_shuffle_epi8(table, _mm256_and_si256(bits, _mm256_set1_epi8(15)))
+}
+
+/// Returns 16 bytes in both halves of a vector.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn indices(bytes: &[u8; 16]) -> __m256i {
+    // SAFETY: there are sixteen bytes.
+    _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) })
 }
 
 /// Returns P3's bits above P4's as 2-bit digits. P4 counts as 0 if the level does not need it.
@@ -316,12 +322,8 @@ pub fn lookup(table: __m256i, indices: [__m256i; 4]) -> [__m256i; 4] {
 #[inline]
 #[target_feature(enable = "avx2")]
 pub fn lookup_two_bits(table: __m256i, digits: __m256i) -> [__m256i; 4] {
-    let [by_lower, by_upper] = [
-        _mm_setr_epi8(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3),
-        _mm_setr_epi8(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3),
-    ];
-    let by_lower = _mm256_shuffle_epi8(table, _mm256_broadcastsi128_si256(by_lower));
-    let by_upper = _mm256_shuffle_epi8(table, _mm256_broadcastsi128_si256(by_upper));
+    let by_lower = _mm256_shuffle_epi8(table, indices(&LOWER_DIGITS));
+    let by_upper = _mm256_shuffle_epi8(table, indices(&UPPER_DIGITS));
     let low = _mm256_set1_epi8(15);
     let (first, second) =
         (_mm256_and_si256(digits, low), _mm256_and_si256(_mm256_srli_epi16::<4>(digits), low));

@@ -3,13 +3,13 @@
 
 use std::arch::aarch64::*;
 
+use super::leading::{MERGED, SPLIT, TWO};
+use super::tables::{EVEN_BITS, LOWER_DIGITS, UPPER_DIGITS};
 use super::{CodePlanes, MiddlePlanes};
+use crate::nested::TileValues;
 
-/// Leading planes of a level.
-pub const TWO: u8 = 0;
-pub const P3: u8 = 1;
-pub const SPLIT: u8 = 2;
-pub const MERGED: u8 = 3;
+/// Floats of 16 rows.
+pub type Floats = [float32x4_t; 4];
 
 /// A quarter of a tile in one group, and half of its chunks.
 #[derive(Clone, Copy)]
@@ -60,12 +60,8 @@ impl Quarter<'_> {
     #[inline]
     #[target_feature(enable = "neon")]
     unsafe fn spread_bits(&self, plane: &[u8]) -> uint8x16_t {
-        const EVEN: [u8; 16] = [
-            0x00, 0x01, 0x04, 0x05, 0x10, 0x11, 0x14, 0x15, 0x40, 0x41, 0x44, 0x45, 0x50, 0x51,
-            0x54, 0x55,
-        ];
         // SAFETY: the caller's group is inside the plane, and the table has 16 bytes.
-        unsafe { vqtbl1q_u8(vld1q_u8(EVEN.as_ptr()), self.bits(plane)) }
+        unsafe { vqtbl1q_u8(vld1q_u8(EVEN_BITS.as_ptr()), self.bits(plane)) }
     }
 
     /// Returns the leading four bits of codes. P4 counts as 0 if the level does not need it.
@@ -164,13 +160,11 @@ fn lookup(table: int8x16_t, indices: [uint8x16_t; 4]) -> [int8x16_t; 4] {
 #[inline]
 #[target_feature(enable = "neon")]
 fn lookup_two_bits(table: int8x16_t, digits: uint8x16_t) -> [int8x16_t; 4] {
-    const BY_LOWER: [u8; 16] = [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3];
-    const BY_UPPER: [u8; 16] = [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3];
     // SAFETY: both tables have 16 bytes.
     let [lower, upper] = unsafe {
         [
-            vqtbl1q_s8(table, vld1q_u8(BY_LOWER.as_ptr())),
-            vqtbl1q_s8(table, vld1q_u8(BY_UPPER.as_ptr())),
+            vqtbl1q_s8(table, vld1q_u8(LOWER_DIGITS.as_ptr())),
+            vqtbl1q_s8(table, vld1q_u8(UPPER_DIGITS.as_ptr())),
         ]
     };
     let (first, second) = (vandq_u8(digits, vdupq_n_u8(15)), vshrq_n_u8::<4>(digits));
@@ -180,6 +174,29 @@ fn lookup_two_bits(table: int8x16_t, digits: uint8x16_t) -> [int8x16_t; 4] {
         vqtbl1q_s8(lower, second),
         vqtbl1q_s8(upper, second),
     ]
+}
+
+/// Loads the floats of a quarter of a tile.
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn part_of(floats: &TileValues, quarter: usize) -> float32x4_t {
+    // SAFETY: four floats remain.
+    unsafe { vld1q_f32(floats[4 * quarter..].as_ptr()) }
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn parts(floats: &TileValues) -> Floats {
+    [part_of(floats, 0), part_of(floats, 1), part_of(floats, 2), part_of(floats, 3)]
+}
+
+#[inline]
+#[target_feature(enable = "neon")]
+pub fn store(floats: Floats, out: &mut TileValues) {
+    for (part, out) in floats.into_iter().zip(out.as_chunks_mut::<4>().0) {
+        // SAFETY: `out` has four floats.
+        unsafe { vst1q_f32(out.as_mut_ptr(), part) };
+    }
 }
 
 /// Sums of products of int8 without dot products. Products of two chunks fit in 16 bits.

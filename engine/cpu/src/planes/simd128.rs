@@ -5,6 +5,7 @@
 
 use std::arch::wasm32::*;
 
+use super::tables::{EVEN_BITS, LOWER_DIGITS, UPPER_DIGITS};
 use super::{CodePlanes, MiddlePlanes};
 
 /// A quarter of a tile in one group, and half of its chunks.
@@ -30,15 +31,11 @@ impl Quarter<'_> {
     /// Spreads the bits of a plane of one bit for each code to the even bits of each byte.
     #[inline(always)]
     unsafe fn spread_bits(&self, plane: &[u8]) -> v128 {
-        let even = u8x16(
-            0x00, 0x01, 0x04, 0x05, 0x10, 0x11, 0x14, 0x15, 0x40, 0x41, 0x44, 0x45, 0x50, 0x51,
-            0x54, 0x55,
-        );
         // SAFETY: as above.
         let bits =
             unsafe { v128_load(plane.as_ptr().add(self.cell * 64 + self.quarter * 16).cast()) };
         let bits = if self.vector == 0 { bits } else { u16x8_shr(bits, 4) };
-        i8x16_swizzle(even, v128_and(bits, u8x16_splat(15)))
+        i8x16_swizzle(indices(&EVEN_BITS), v128_and(bits, u8x16_splat(15)))
     }
 
     /// Returns the leading four bits of codes. P4 counts as 0 if the level does not need it.
@@ -62,8 +59,8 @@ impl Quarter<'_> {
     /// has the entry for the lower digit, the other that for the upper one.
     #[inline(always)]
     pub unsafe fn values_of_p2(&self, table: v128) -> [v128; 4] {
-        let by_lower = i8x16_swizzle(table, u8x16(0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3));
-        let by_upper = i8x16_swizzle(table, u8x16(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3));
+        let by_lower = i8x16_swizzle(table, indices(&LOWER_DIGITS));
+        let by_upper = i8x16_swizzle(table, indices(&UPPER_DIGITS));
         // SAFETY: as above.
         let digits = unsafe { self.digits(self.planes.p2) };
         let low = u8x16_splat(15);
@@ -86,6 +83,13 @@ impl Quarter<'_> {
             nibbles(self.digits(p6), lower)
         }
     }
+}
+
+/// Loads sixteen bytes.
+#[inline(always)]
+fn indices(bytes: &[u8; 16]) -> v128 {
+    // SAFETY: there are sixteen bytes.
+    unsafe { v128_load(bytes.as_ptr().cast()) }
 }
 
 /// Combines two digits to nibbles.

@@ -9,7 +9,8 @@ use std::arch::aarch64::*;
 use std::ops::Range;
 
 use super::super::planes::MiddlePlanes;
-use super::super::planes::neon::{self, MERGED, P3, Quarter, SPLIT, TWO, middle_planes};
+use super::super::planes::leading::{MERGED, P3, SPLIT, TWO};
+use super::super::planes::neon::{self, Floats, Quarter, middle_planes, part_of, parts, store};
 use super::super::rows::{QuantizedGroup, QuantizedRows};
 use super::{RUN, RowList, ScalePanel, ScaledWeights, TileValues};
 
@@ -71,28 +72,25 @@ macro_rules! products_for {
                 rows: &[u32; T],
                 out: &mut [TileValues],
             ) {
-                let is_whole = run.weights.form.sub_blocks() == 1;
+                macro_rules! groups {
+                    ($planes:ident, $last:literal) => {
+                        match run.weights.form.sub_blocks() {
+                            1 => add_groups::<$planes, $last, 1, T>,
+                            _ => add_groups::<$planes, $last, 2, T>,
+                        }
+                    };
+                }
                 let add = match (run.weights.planes.middle, run.weights.last_bits()) {
-                    (MiddlePlanes::None, _) if is_whole => add_groups::<TWO, 0, 1, T>,
-                    (MiddlePlanes::None, _) => add_groups::<TWO, 0, 2, T>,
-                    (MiddlePlanes::P3(_), _) if is_whole => add_groups::<P3, 0, 1, T>,
-                    (MiddlePlanes::P3(_), _) => add_groups::<P3, 0, 2, T>,
-                    (MiddlePlanes::Split(..), 0) if is_whole => add_groups::<SPLIT, 0, 1, T>,
-                    (MiddlePlanes::Split(..), 0) => add_groups::<SPLIT, 0, 2, T>,
-                    (MiddlePlanes::Split(..), 1) if is_whole => add_groups::<SPLIT, 1, 1, T>,
-                    (MiddlePlanes::Split(..), 1) => add_groups::<SPLIT, 1, 2, T>,
-                    (MiddlePlanes::Split(..), 2) if is_whole => add_groups::<SPLIT, 2, 1, T>,
-                    (MiddlePlanes::Split(..), 2) => add_groups::<SPLIT, 2, 2, T>,
-                    (MiddlePlanes::Split(..), _) if is_whole => add_groups::<SPLIT, 4, 1, T>,
-                    (MiddlePlanes::Split(..), _) => add_groups::<SPLIT, 4, 2, T>,
-                    (MiddlePlanes::Merged(_), 0) if is_whole => add_groups::<MERGED, 0, 1, T>,
-                    (MiddlePlanes::Merged(_), 0) => add_groups::<MERGED, 0, 2, T>,
-                    (MiddlePlanes::Merged(_), 1) if is_whole => add_groups::<MERGED, 1, 1, T>,
-                    (MiddlePlanes::Merged(_), 1) => add_groups::<MERGED, 1, 2, T>,
-                    (MiddlePlanes::Merged(_), 2) if is_whole => add_groups::<MERGED, 2, 1, T>,
-                    (MiddlePlanes::Merged(_), 2) => add_groups::<MERGED, 2, 2, T>,
-                    (MiddlePlanes::Merged(_), _) if is_whole => add_groups::<MERGED, 4, 1, T>,
-                    (MiddlePlanes::Merged(_), _) => add_groups::<MERGED, 4, 2, T>,
+                    (MiddlePlanes::None, _) => groups!(TWO, 0),
+                    (MiddlePlanes::P3(_), _) => groups!(P3, 0),
+                    (MiddlePlanes::Split(..), 0) => groups!(SPLIT, 0),
+                    (MiddlePlanes::Split(..), 1) => groups!(SPLIT, 1),
+                    (MiddlePlanes::Split(..), 2) => groups!(SPLIT, 2),
+                    (MiddlePlanes::Split(..), _) => groups!(SPLIT, 4),
+                    (MiddlePlanes::Merged(_), 0) => groups!(MERGED, 0),
+                    (MiddlePlanes::Merged(_), 1) => groups!(MERGED, 1),
+                    (MiddlePlanes::Merged(_), 2) => groups!(MERGED, 2),
+                    (MiddlePlanes::Merged(_), _) => groups!(MERGED, 4),
                 };
                 // SAFETY: guaranteed by the caller.
                 unsafe { add(run, x, rows, out) }
@@ -172,32 +170,6 @@ struct Run<'a> {
     panel: &'a ScalePanel,
 }
 
-/// Floats of 16 rows.
-type Floats = [float32x4_t; 4];
-
-/// Loads the floats of a quarter of a tile.
-#[inline]
-#[target_feature(enable = "neon")]
-fn part_of(floats: &TileValues, quarter: usize) -> float32x4_t {
-    // SAFETY: four floats remain.
-    unsafe { vld1q_f32(floats[4 * quarter..].as_ptr()) }
-}
-
-#[inline]
-#[target_feature(enable = "neon")]
-fn parts(floats: &TileValues) -> Floats {
-    [part_of(floats, 0), part_of(floats, 1), part_of(floats, 2), part_of(floats, 3)]
-}
-
-#[inline]
-#[target_feature(enable = "neon")]
-fn store(floats: Floats, out: &mut TileValues) {
-    for (part, out) in floats.into_iter().zip(out.as_chunks_mut::<4>().0) {
-        // SAFETY: `out` has four floats.
-        unsafe { vst1q_f32(out.as_mut_ptr(), part) };
-    }
-}
-
 /// Adds the minima of a group to the sums of 16 rows.
 #[inline]
 #[target_feature(enable = "neon")]
@@ -228,8 +200,8 @@ struct Codes {
     /// Values by the leading bits, up to level 4.
     table: int8x16_t,
     stride: uint8x16_t,
-    /// Minus zero, which is added.
-    less: uint8x16_t,
+    /// Minus the zero of the values.
+    offset: uint8x16_t,
 }
 
 impl Codes {
@@ -240,7 +212,7 @@ impl Codes {
         // SAFETY: the load reads 16 of 256 values.
         let values = unsafe { vld1q_s8(table.values.as_ptr()) };
         let stride = vdupq_n_u8(table.unsigned.stride as u8);
-        Self { table: values, stride, less: vdupq_n_u8((-table.unsigned.zero) as u8) }
+        Self { table: values, stride, offset: vdupq_n_u8((-table.unsigned.zero) as u8) }
     }
 
     /// Returns the values of four chunks.
@@ -265,7 +237,7 @@ impl Codes {
                     2 => vsliq_n_u8::<2>(codes[chunk], first),
                     _ => vsliq_n_u8::<4>(codes[chunk], first),
                 };
-                values[chunk] = vreinterpretq_s8_u8(vmlaq_u8(self.less, code, self.stride));
+                values[chunk] = vreinterpretq_s8_u8(vmlaq_u8(self.offset, code, self.stride));
             }
             values
         }

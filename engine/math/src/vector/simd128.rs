@@ -14,8 +14,8 @@ pub struct Simd128([v128; 4]);
 
 /// Computes `a * b + sum` in four lanes, rounded once, as [`crate::fused`] describes.
 ///
-/// A sum of 53 bits is on the same side of the middle of two floats as the exact one, unless it is the middle itself. So
-/// that another rounding gives the nearest float but for such sums, and for those below the normal floats.
+/// A sum of 53 bits is on the same side of the middle of two floats as the exact one, unless it is the middle itself.
+/// Rounding it again therefore gives the nearest float, except for such sums and for those below the normal floats.
 #[inline(always)]
 pub fn fma(a: v128, b: v128, sum: v128) -> v128 {
     let low = double_sum(a, b, sum);

@@ -4,12 +4,7 @@
 use std::arch::x86_64::*;
 
 use crate::planes::avx2::{load, lookup, lookup_two_bits, nibble_pairs, nibbles, spread};
-
-/// Leading planes of a level.
-pub const TWO: u8 = 0;
-pub const P3: u8 = 1;
-pub const SPLIT: u8 = 2;
-pub const MERGED: u8 = 3;
+use crate::planes::leading::{MERGED, SPLIT, TWO};
 
 /// A group of a tile. Planes that the level does not read are empty.
 #[derive(Clone, Copy)]

@@ -10,7 +10,7 @@ use nestling_formats::Level;
 use nestling_formats::nested::TILE_ROWS;
 
 use super::super::{MagnitudeTable, NestedWeights, TileValues};
-use super::digits::{Cell, MERGED, P3, SPLIT, TWO, values};
+use super::digits::{Cell, values};
 use super::magnitudes::{self, Magnitudes};
 use super::strided;
 use super::wide::{self, Formula};
@@ -18,6 +18,7 @@ use super::{OCTAVE, Table};
 use crate::planes::avx2::{
     AHEAD, after, broadcast, halves, multiply_add, prefetch_codes, prefetch_line,
 };
+use crate::planes::leading::{MERGED, P3, SPLIT, TWO};
 use crate::planes::{CodePlanes, MiddlePlanes};
 use crate::rows::QuantizedGroup;
 

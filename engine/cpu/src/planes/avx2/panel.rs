@@ -99,26 +99,26 @@ macro_rules! plain_dots {
         let (count, mut sums) = (8 / SUBS, starts::<SUBS, MINIMA, T>($slot, $lane, $sub));
         let (first, run) = ($sub * count, MODE.min(count));
         let stride = _mm256_set1_epi16($slot.form.stride as i16);
-        let in_pairs = is_in_pairs(MODE, SUBS);
-        if in_pairs {
+        if is_in_pairs(MODE, SUBS) {
             let mut cursor = Cursor::new($slot, $lane);
             // The compiler does not unroll loops with `asm` blocks.
             cursor.add_chunk_pair::<0, T>(stride, &mut sums);
             cursor.add_chunk_pair::<2, T>(stride, &mut sums);
             cursor.add_chunk_pair::<4, T>(stride, &mut sums);
             cursor.add_chunk_pair::<6, T>(stride, &mut sums);
-        }
-        for start in (first..first + if in_pairs { 0 } else { count }).step_by(run) {
-            let mut pairs = [[_mm256_setzero_si256(); 2]; T];
-            for chunk in (start..start + run).step_by(2) {
-                // The compiler does not unroll loops with `in_registers`.
-                add_chunk($slot, chunk, $lane, &mut pairs);
-                add_chunk($slot, chunk + 1, $lane, &mut pairs);
-            }
-            for t in 0..T {
-                for half in 0..2 {
-                    let fours = _mm256_madd_epi16(pairs[t][half], stride);
-                    sums[t][half] = _mm256_add_epi32(sums[t][half], fours);
+        } else {
+            for start in (first..first + count).step_by(run) {
+                let mut pairs = [[_mm256_setzero_si256(); 2]; T];
+                for chunk in (start..start + run).step_by(2) {
+                    // The compiler does not unroll loops with `in_registers`.
+                    add_chunk($slot, chunk, $lane, &mut pairs);
+                    add_chunk($slot, chunk + 1, $lane, &mut pairs);
+                }
+                for t in 0..T {
+                    for half in 0..2 {
+                        let fours = _mm256_madd_epi16(pairs[t][half], stride);
+                        sums[t][half] = _mm256_add_epi32(sums[t][half], fours);
+                    }
                 }
             }
         }

@@ -8,7 +8,7 @@ use std::ops::Range;
 use nestling_formats::nested::{Minima, ScaleType, SubScale, TILE_ROWS};
 
 use super::super::{RUN, ScalePanel, ScaledWeights, TileValues, sub_factors, widen};
-use super::{Floats, parts, store};
+use crate::planes::neon::{Floats, parts, store};
 
 /// Bytes of 16 rows for each sub-block.
 type SubBlocks = [[u8; TILE_ROWS]];
@@ -23,10 +23,11 @@ pub fn fill(weights: &ScaledWeights, tile: usize, first: usize, out: &mut ScaleP
     for start in (0..count).step_by(span) {
         let slots = start * subs..count.min(start + span) * subs;
         let scales = numbers(form.scale, weights.span(weights.scales, tile, first + start));
-        // Default: scales without sub-blocks have no bytes.
-        let bytes = sub_scales.get(slots.clone()).unwrap_or_default();
-        let unit = weights.table.unit;
-        fill_scales(form.sub_scale, scales, unit, bytes, &mut out.scales[slots.clone()]);
+        let (unit, slot_scales) = (weights.table.unit, &mut out.scales[slots.clone()]);
+        match form.sub_scale {
+            SubScale::None => slot_scales.fill(stored(times(scales, [vdupq_n_f32(unit); 4]))),
+            kind => fill_scales(kind, scales, unit, &sub_scales[slots.clone()], slot_scales),
+        }
         if !weights.has_minima() {
             continue;
         }
@@ -36,26 +37,28 @@ pub fn fill(weights: &ScaledWeights, tile: usize, first: usize, out: &mut ScaleP
             Minima::SubBlocks if form.has_sub_minima() => {
                 fill_minima::<0>(minima, &sub_minima[slots], out);
             }
-            Minima::SubBlocks => fill_minima::<4>(minima, bytes, out),
+            Minima::SubBlocks => fill_minima::<4>(minima, &sub_scales[slots], out),
             Minima::None | Minima::Spans => out.fill(stored(minima)),
         }
     }
 }
 
-/// Returns the bytes of some groups in an array for sub-blocks, or none if there is no such array.
+/// Returns the bytes of some groups in an array for sub-blocks, or none if the form has no such array.
 fn sub_blocks<'a>(
     weights: &ScaledWeights<'a>,
     part: &'a [u8],
     tile: usize,
     groups: Range<usize>,
 ) -> &'a SubBlocks {
+    if part.is_empty() {
+        return &[];
+    }
     let subs = weights.form.sub_blocks();
     let start = (tile * weights.groups + groups.start) * subs;
-    // Default: an array that the form lacks is empty.
-    part.as_chunks().0.get(start..start + groups.len() * subs).unwrap_or_default()
+    &part.as_chunks().0[start..start + groups.len() * subs]
 }
 
-/// Sets the weight scales of sub-blocks from those of their span.
+/// Sets the weight scales of sub-blocks from those of their span and from factors.
 #[inline]
 #[target_feature(enable = "neon")]
 fn fill_scales(
@@ -67,7 +70,6 @@ fn fill_scales(
 ) {
     let unit = [vdupq_n_f32(unit); 4];
     match kind {
-        SubScale::None => out.fill(stored(times(scales, unit))),
         SubScale::U8 => {
             for (bytes, out) in bytes.iter().zip(out) {
                 store(times(times(scales, floats(load(bytes))), unit), out);
@@ -85,7 +87,7 @@ fn fill_scales(
                 store(times(times(scales, factors), unit), out);
             }
         }
-        SubScale::E4m3 | SubScale::E8m0 => {
+        SubScale::None | SubScale::E4m3 | SubScale::E8m0 => {
             for (bytes, out) in bytes.iter().zip(out) {
                 let factors = parts(&sub_factors(kind, bytes));
                 store(times(times(scales, factors), unit), out);
